@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf};
 
 use clap::{Parser, ValueEnum};
 
+use crate::processes::ClientLock;
+
 /// Measures dlock beside other lock implementations, and compares the results with targets.
 ///
 /// Contestants are measured alternately, one round each, and a ratio compares values of the same
@@ -11,7 +13,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dlock-bench", max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// Parts to measure. Without any, all parts except those of growth.
+    /// Parts to measure. Without any, all parts except those of growth and of ten processes.
     #[arg(value_name = "PART")]
     pub(crate) parts: Vec<Part>,
 
@@ -42,6 +44,14 @@ pub(crate) struct Arguments {
     /// Measure one part in this process, and write its results to this file.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) in_process: Option<PathBuf>,
+
+    /// Be one of ten client processes, which measures this lock when its input requests it.
+    #[arg(long, value_name = "LOCK", hide = true, requires = "url")]
+    pub(crate) client: Option<ClientLock>,
+
+    /// URL of the client's store.
+    #[arg(long, value_name = "URL", hide = true, requires = "client")]
+    pub(crate) url: Option<String>,
 }
 
 /// A part of the benchmark. Each part runs in its own process, so that memory and timers of one
@@ -94,11 +104,22 @@ pub(crate) enum Part {
     GrowthPostgres,
     /// The same in ZooKeeper.
     GrowthZookeeper,
+    /// Ten client processes for one name in Redis: rate and fairness, beside other implementations.
+    ProcessesRedis,
+    /// The same in etcd.
+    ProcessesEtcd,
+    /// The same in MariaDB.
+    ProcessesMysql,
+    /// The same in PostgreSQL.
+    ProcessesPostgres,
+    /// The same in ZooKeeper.
+    ProcessesZookeeper,
 }
 
 impl Part {
-    /// Returns whether this part is measured only on request, because it has no targets.
-    fn is_growth(self) -> bool {
+    /// Returns whether this part is measured only on request: those of growth because they have no
+    /// targets, and those of ten processes because they need gigabytes of memory and many minutes.
+    fn is_on_request(self) -> bool {
         matches!(
             self,
             Self::GrowthMemory
@@ -108,6 +129,11 @@ impl Part {
                 | Self::GrowthMysql
                 | Self::GrowthPostgres
                 | Self::GrowthZookeeper
+                | Self::ProcessesRedis
+                | Self::ProcessesEtcd
+                | Self::ProcessesMysql
+                | Self::ProcessesPostgres
+                | Self::ProcessesZookeeper
         )
     }
 }
@@ -117,7 +143,7 @@ impl Arguments {
     pub(crate) fn selected_parts(&self) -> Vec<Part> {
         if self.parts.is_empty() {
             let all = Part::value_variants().iter().copied();
-            return all.filter(|part| !part.is_growth()).collect();
+            return all.filter(|part| !part.is_on_request()).collect();
         }
         self.parts.clone()
     }
@@ -143,11 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_growth_are_measured_on_request_only() {
+    fn large_parts_are_measured_on_request_only() {
         let all = Arguments::parse_from(["dlock-bench"]).selected_parts();
         assert!(all.contains(&Part::Engine) && all.contains(&Part::Command), "{all:?}");
-        assert!(all.iter().all(|part| !part.is_growth()), "{all:?}");
-        let one = Arguments::parse_from(["dlock-bench", "growth-redis"]).selected_parts();
-        assert_eq!(one, [Part::GrowthRedis]);
+        assert!(all.iter().all(|part| !part.is_on_request()), "{all:?}");
+        let some = ["dlock-bench", "growth-redis", "processes-etcd"];
+        let some = Arguments::parse_from(some).selected_parts();
+        assert_eq!(some, [Part::GrowthRedis, Part::ProcessesEtcd]);
     }
 }

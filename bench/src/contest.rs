@@ -19,7 +19,8 @@ pub(crate) use table::{Row, Table};
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-pub(crate) struct Contestant {
+/// A contestant, which `M` measures.
+pub(crate) struct Contestant<M: ?Sized = dyn Measure> {
     pub(crate) name: String,
     /// Contestants that do the same work, for example all that use one protocol. Each group has one
     /// limit.
@@ -28,7 +29,7 @@ pub(crate) struct Contestant {
     /// Whether this contestant is the limit of its group, to which the others are compared.
     pub(crate) is_limit: bool,
     /// The measurements, or the reason why this contestant cannot be measured.
-    pub(crate) measurements: Result<Box<dyn Measure>, String>,
+    pub(crate) measurements: Result<Box<M>, String>,
 }
 
 /// Behaviour of a contestant while another client holds the lock.

@@ -22,9 +22,13 @@ use crate::{
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
     growth,
+    processes::{self, ClientLock, Round},
     results::Results,
     targets,
 };
+
+/// Name of the contestant that is etcd's lock service.
+const SERVICE: &str = "lock service";
 
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
@@ -46,7 +50,7 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     };
     let contestants = contestants(running.url(), server).await?;
     let go = Program::ETCD_GO.name();
-    let rivals = ["lock service", &go];
+    let rivals = [SERVICE, &go];
     let rounds = |_: &Contestant| effort.rounds;
     let pairs = Table::measure(&contestants, "alone", rounds, async |_, contestant, name| {
         Ok(Figures::micros(&contestant.pairs(name, (effort.pairs / 100) as usize).await?))
@@ -74,6 +78,39 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     requests.record_sum(results, &targets::ETCD_REQUESTS, "dlock")
 }
 
+/// Measures ten client processes.
+pub(crate) async fn processes(effort: Effort, results: &Results) -> Outcome {
+    let running = match start(Flavour::Standalone).await {
+        Ok(running) => running,
+        Err(unreachable) => return results.part_missing(Part::ProcessesEtcd, &unreachable.reason),
+    };
+    let url = running.url();
+    let go = processes::start_peers(Program::ETCD_GO, url, PEER_TTL);
+    let go_name = Program::ETCD_GO.name();
+    let contestants = [
+        processes::start_clients("dlock", Waiting::Notified, ClientLock::Mutex, &dlock_url(url)).await?,
+        processes::start_clients(SERVICE, Waiting::Notified, ClientLock::EtcdService, url).await?,
+        processes::peers(&go_name, Waiting::Notified, &go, PeerKind::Mutex),
+    ];
+    let peers = [SERVICE, &go_name];
+    // The peers may need a hundred milliseconds for a hand-off.
+    let table =
+        processes::measure("etcd", &contestants, &peers, effort.turns, effort, processes::unprepared).await;
+    table.record_rate_ratio(results, &targets::PROCESSES_ETCD_RATE, "dlock", &peers, Round::rate)?;
+    table.record(results, &targets::PROCESSES_ETCD_WAIT, "dlock", |row| {
+        row.rounds.iter().map(Round::p99).collect()
+    })
+}
+
+/// Connects a client of the lock service.
+pub(crate) async fn lock_service(url: &str) -> Outcome<impl Client + use<>> {
+    LockService::connect(url.trim_start_matches("etcd://")).await
+}
+
+fn dlock_url(url: &str) -> String {
+    format!("{url}?session=30s")
+}
+
 /// Returns the server for measurements of other modules, or the reason why there is none.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     let running = match start(Flavour::Standalone).await {
@@ -89,13 +126,13 @@ pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
 /// Returns all contestants. They are one group, because they lock the same keys.
 async fn contestants(url: &str, server: &Server) -> Outcome<Vec<Contestant>> {
     const KEYS: &str = "keys";
-    let (url_30s, address) = (format!("{url}?session=30s"), server.address().to_string());
+    let (dlock_url, address) = (dlock_url(url), server.address().to_string());
     let service = InProcess::connect(2, async || LockService::connect(&address).await).await?;
-    let dlock = InProcess::connect(2, async || Dlock::connect(&url_30s, Kind::Mutex).await).await?;
+    let dlock = InProcess::connect(2, async || Dlock::connect(&dlock_url, Kind::Mutex).await).await?;
     let go = contest::start(Program::ETCD_GO, url, PEER_TTL);
     let go = PeerContestant::of(&go, PeerKind::Mutex);
     Ok(vec![
-        Contestant::new("lock service", KEYS, Waiting::Notified, Ok(service)).into_limit(),
+        Contestant::new(SERVICE, KEYS, Waiting::Notified, Ok(service)).into_limit(),
         Contestant::new("dlock", KEYS, Waiting::Notified, Ok(dlock)),
         Contestant::new(&Program::ETCD_GO.name(), KEYS, Waiting::Notified, go),
     ])

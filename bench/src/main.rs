@@ -18,6 +18,7 @@ mod growth;
 mod held;
 mod mysql;
 mod postgres;
+mod processes;
 mod redis;
 mod results;
 mod round_trips;
@@ -78,6 +79,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Outcome<ExitCode> {
+    if let (Some(lock), Some(url)) = (arguments.client, &arguments.url) {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        return runtime.block_on(processes::serve(lock, url)).map(|()| ExitCode::SUCCESS);
+    }
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let parts = arguments.selected_parts();
     if let Some(file) = &arguments.in_process {
@@ -160,5 +165,10 @@ fn measure(part: Part, effort: Effort, results: &Results, charts: Option<&Path>)
         | Part::GrowthMysql
         | Part::GrowthPostgres
         | Part::GrowthZookeeper => runtime.block_on(growth::bench(part, effort, charts)),
+        Part::ProcessesRedis => runtime.block_on(redis::processes(effort, results)),
+        Part::ProcessesEtcd => runtime.block_on(etcd::processes(effort, results)),
+        Part::ProcessesMysql => runtime.block_on(mysql::processes(effort, results)),
+        Part::ProcessesPostgres => runtime.block_on(postgres::processes(effort, results)),
+        Part::ProcessesZookeeper => runtime.block_on(zookeeper::processes(effort, results)),
     }
 }

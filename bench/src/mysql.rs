@@ -23,9 +23,10 @@ use tokio::sync::Mutex;
 use crate::{
     Effort,
     arguments::Part,
-    contest::{Contestant, Counter, Dlock, InProcess, Outcome, Table, Waiting},
+    contest::{Client, Contestant, Counter, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
     growth,
+    processes::{self, ClientLock, Round},
     results::Results,
     round_trips::{self, Endpoint, RoundTrips},
     targets,
@@ -35,16 +36,21 @@ use batches::{Batches, GET_LOCK, GET_LOCK_AND_COMMIT, INSERT_AND_DELETE};
 /// Length of each hold in a hand-off.
 const HOLD: Duration = Duration::from_millis(10);
 
-// Names of the limit and of dlock in each mode.
+// Names of the limit and of dlock in each mode, and of the lock without a token.
 const NAMED_LIMIT: &str = "GET_LOCK + one commit";
+const NAMED_LOCK: &str = "GET_LOCK";
 const SESSION: &str = "dlock, session";
 const ROWS_LIMIT: &str = "INSERT, DELETE";
 const QUEUE: &str = "dlock, queue";
 
 /// Opens a session without dlock.
 async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<MySqlConnection> {
-    let url = endpoint.url_at(address, "?ssl-mode=DISABLED");
-    Ok(url.parse::<MySqlConnectOptions>()?.disable_statement_logging().connect().await?)
+    session_of(&endpoint.url_at(address, "")).await
+}
+
+async fn session_of(url: &str) -> Outcome<MySqlConnection> {
+    let options: MySqlConnectOptions = format!("{url}?ssl-mode=DISABLED").parse()?;
+    Ok(options.disable_statement_logging().connect().await?)
 }
 
 pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
@@ -115,6 +121,44 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     Ok(())
 }
 
+/// Measures ten client processes.
+pub(crate) async fn processes(effort: Effort, results: &Results) -> Outcome {
+    let running = match start(Brand::Mariadb, Flavour::Durable).await {
+        Ok(running) => running,
+        Err(unreachable) => return results.part_missing(Part::ProcessesMysql, &unreachable.reason),
+    };
+    let url = running.url();
+    let session = format!("{url}?mode=session");
+    let contestants = [
+        processes::start_clients(QUEUE, Waiting::InOrder, ClientLock::Mutex, url).await?,
+        processes::start_clients(SESSION, Waiting::Notified, ClientLock::Mutex, &session).await?,
+        processes::start_clients(NAMED_LIMIT, Waiting::Notified, ClientLock::GetLockAndCommit, url).await?,
+        processes::start_clients(NAMED_LOCK, Waiting::Notified, ClientLock::GetLock, url).await?,
+    ];
+    let peers = [NAMED_LOCK];
+    let table =
+        processes::measure("MariaDB", &contestants, &peers, effort.turns * 4, effort, processes::unprepared)
+            .await;
+    let rates =
+        [(&targets::PROCESSES_MYSQL_SESSION_RATE, SESSION), (&targets::PROCESSES_MYSQL_QUEUE_RATE, QUEUE)];
+    for (target, contestant) in rates {
+        table.record_rate_ratio(results, target, contestant, &peers, Round::rate)?;
+    }
+    table.record(results, &targets::PROCESSES_MYSQL_WAIT, QUEUE, |row| {
+        row.rounds.iter().map(Round::p99).collect()
+    })
+}
+
+/// Connects a client of `GET_LOCK`.
+pub(crate) async fn get_lock(url: &str) -> Outcome<impl Client + use<>> {
+    Ok(Batches::on(session_of(url).await?, GET_LOCK))
+}
+
+/// Connects a client of `GET_LOCK` that draws a durable token with each lock.
+pub(crate) async fn get_lock_and_commit(url: &str) -> Outcome<impl Client + use<>> {
+    Ok(Batches::on(session_of(url).await?, GET_LOCK_AND_COMMIT))
+}
+
 /// Returns the server for measurements of other modules.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     round_trips::store(start(Brand::Mariadb, Flavour::Durable).await, round_trips::mysql)
@@ -155,7 +199,7 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     Ok(vec![
         Contestant::new(NAMED_LIMIT, NAMED, Waiting::Notified, Ok(commit)).into_limit(),
         Contestant::new(SESSION, NAMED, Waiting::Notified, Ok(session)),
-        Contestant::new("GET_LOCK", NAMED, Waiting::Notified, Ok(batches(GET_LOCK).await?)),
+        Contestant::new(NAMED_LOCK, NAMED, Waiting::Notified, Ok(batches(GET_LOCK).await?)),
         // The inserted row does not exclude other clients, and no client can wait for it.
         Contestant::new(ROWS_LIMIT, ROWS, Waiting::Unsupported, Ok(rows)).into_limit(),
         Contestant::new(QUEUE, ROWS, Waiting::InOrder, Ok(queue)),

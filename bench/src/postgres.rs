@@ -21,9 +21,10 @@ use tokio_postgres::{Client as Session, NoTls};
 use crate::{
     Effort,
     arguments::Part,
-    contest::{Contestant, Dlock, InProcess, Outcome, Table, Waiting},
+    contest::{Client, Contestant, Dlock, InProcess, Outcome, Table, Waiting},
     figures::Figures,
     growth, mysql,
+    processes::{self, ClientLock, Round},
     results::Results,
     round_trips::{self, Endpoint, RoundTrips},
     targets,
@@ -39,8 +40,10 @@ const HOLD: Duration = Duration::from_millis(10);
 const ADVISORY: &str = "advisory locks";
 const ROWS: &str = "rows";
 
-// Names of the limits and of dlock in each mode.
+// Names of the contestants.
 const ADVISORY_LIMIT: &str = "pg_advisory_lock + one commit";
+const ADVISORY_LOCK: &str = "pg_advisory_lock";
+const SQLX: &str = "sqlx PgAdvisoryLock";
 const SESSION: &str = "dlock, session";
 const ROWS_LIMIT: &str = "INSERT, DELETE";
 const FUNCTIONS: &str = "the functions without dlock";
@@ -50,10 +53,14 @@ const REFUSED_TRY: &str = "dlock, a refused try";
 
 /// Opens a session without dlock.
 #[expect(clippy::disallowed_methods, reason = "the client crate needs a task for each connection")]
-async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Session> {
-    let (session, connection) = tokio_postgres::connect(&endpoint.url_at(address, ""), NoTls).await?;
+async fn session_of(url: &str) -> Outcome<Session> {
+    let (session, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
     Ok(session)
+}
+
+async fn session_at(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Session> {
+    session_of(&endpoint.url_at(address, "")).await
 }
 
 pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
@@ -186,6 +193,67 @@ async fn server() -> Result<Running, Unreachable> {
     start(Version::V17, Flavour::Durable).await
 }
 
+/// Measures ten client processes.
+pub(crate) async fn processes(effort: Effort, results: &Results) -> Outcome {
+    let running = match server().await {
+        Ok(running) => running,
+        Err(unreachable) => return results.part_missing(Part::ProcessesPostgres, &unreachable.reason),
+    };
+    let url = running.url();
+    let session = format!("{url}?mode=session");
+    let queue = processes::start_clients(QUEUE, Waiting::InOrder, ClientLock::Mutex, url).await?;
+    add_fence(&session_of(url).await?).await?;
+    let contestants = [
+        queue,
+        processes::start_clients(SESSION, Waiting::InOrder, ClientLock::Mutex, &session).await?,
+        processes::start_clients(ADVISORY_LIMIT, Waiting::InOrder, ClientLock::AdvisoryLockAndCommit, url)
+            .await?,
+        processes::start_clients(ADVISORY_LOCK, Waiting::InOrder, ClientLock::AdvisoryLock, url).await?,
+        processes::start_clients(SQLX, Waiting::InOrder, ClientLock::SqlxAdvisoryLock, url).await?,
+    ];
+    let peers = [ADVISORY_LOCK, SQLX];
+    let table = processes::measure(
+        "PostgreSQL",
+        &contestants,
+        &peers,
+        effort.turns * 4,
+        effort,
+        processes::unprepared,
+    )
+    .await;
+    let rates = [
+        (&targets::PROCESSES_POSTGRES_SESSION_RATE, SESSION),
+        (&targets::PROCESSES_POSTGRES_QUEUE_RATE, QUEUE),
+    ];
+    for (target, contestant) in rates {
+        table.record_rate_ratio(results, target, contestant, &peers, Round::rate)?;
+    }
+    table.record(results, &targets::PROCESSES_POSTGRES_WAIT, QUEUE, |row| {
+        row.rounds.iter().map(Round::p99).collect()
+    })
+}
+
+/// Connects a client of `pg_advisory_lock`.
+pub(crate) async fn advisory_lock(url: &str) -> Outcome<impl Client + use<>> {
+    Ok(AdvisoryLocks::on(session_of(url).await?, LOCK))
+}
+
+/// Connects a client of `pg_advisory_lock` that draws a durable token with each lock.
+pub(crate) async fn advisory_lock_and_commit(url: &str) -> Outcome<impl Client + use<>> {
+    Ok(AdvisoryLocks::on(session_of(url).await?, LOCK_AND_COMMIT))
+}
+
+/// Connects a client of sqlx's `PgAdvisoryLock`.
+pub(crate) async fn sqlx_advisory_lock(url: &str) -> Outcome<impl Client + use<>> {
+    Sqlx::connect(&format!("{url}?sslmode=disable")).await
+}
+
+/// Adds the row from which the tokens of [`LOCK_AND_COMMIT`] are drawn. dlock creates its table.
+async fn add_fence(session: &Session) -> Outcome {
+    let fence = "INSERT INTO dlock.fence VALUES (7, 0) ON CONFLICT DO NOTHING";
+    Ok(session.batch_execute(fence).await?)
+}
+
 /// Returns the server for measurements of other modules.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     round_trips::store(server().await, round_trips::postgres)
@@ -207,9 +275,7 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     // dlock connects first, because it creates the tables that the other contestants use.
     let (queue, session) = (dlock("").await?, dlock("?mode=session").await?);
     let (commit, plain) = (advisory(LOCK_AND_COMMIT).await?, advisory(LOCK).await?);
-    // A row of the bucket from which the tokens of `LOCK_AND_COMMIT` are drawn.
-    let fence = "INSERT INTO dlock.fence VALUES (7, 0) ON CONFLICT DO NOTHING";
-    session_at(endpoint, address).await?.batch_execute(fence).await?;
+    add_fence(&session_at(endpoint, address).await?).await?;
     let url = endpoint.url_at(address, "?sslmode=disable");
     let sqlx = InProcess::connect(2, async || Sqlx::connect(&url).await).await?;
     let row = InProcess::connect(1, async || Row::on(session_at(endpoint, address).await?).await).await?;
@@ -219,8 +285,8 @@ async fn contestants(endpoint: Endpoint<'_>, address: SocketAddr) -> Outcome<Vec
     Ok(vec![
         Contestant::new(ADVISORY_LIMIT, ADVISORY, Waiting::InOrder, Ok(commit)).into_limit(),
         Contestant::new(SESSION, ADVISORY, Waiting::InOrder, Ok(session)),
-        Contestant::new("pg_advisory_lock", ADVISORY, Waiting::InOrder, Ok(plain)),
-        Contestant::new("sqlx PgAdvisoryLock", ADVISORY, Waiting::InOrder, Ok(sqlx)),
+        Contestant::new(ADVISORY_LOCK, ADVISORY, Waiting::InOrder, Ok(plain)),
+        Contestant::new(SQLX, ADVISORY, Waiting::InOrder, Ok(sqlx)),
         Contestant::new(ROWS_LIMIT, ROWS, Waiting::Unsupported, Ok(row)).into_limit(),
         Contestant::new(FUNCTIONS, ROWS, Waiting::Unsupported, Ok(functions.await?)),
         Contestant::new(QUEUE, ROWS, Waiting::InOrder, Ok(queue)),

@@ -15,6 +15,7 @@ mod held;
 mod limit;
 mod pair;
 mod permits;
+mod processes;
 mod queue;
 mod server;
 mod several;
@@ -65,6 +66,14 @@ pub(crate) async fn bench(part: Part, effort: Effort, results: &Results) -> Outc
             queue::waits(&contestants, effort, results).await?;
             waiter::commands(&server, &contestants, effort, results).await
         }
+    }
+}
+
+/// Measures ten client processes.
+pub(crate) async fn processes(effort: Effort, results: &Results) -> Outcome {
+    match Server::start().await? {
+        Some(server) => processes::contend(&server, effort, results).await,
+        None => results.part_missing(Part::ProcessesRedis, NO_SERVER),
     }
 }
 

@@ -150,6 +150,33 @@ targets! {
     ZOOKEEPER_REQUESTS: Zookeeper, "requests of a lock + release", AtMost 3.0, "requests",
         "a create, a list of the children and a delete";
 
+    PROCESSES_REDIS_RATE: ProcessesRedis, "rate of ten processes", AtLeast 0.9, "× fastest peer",
+        "a process that waits for the lock keeps no other process from it";
+    PROCESSES_REDIS_FAIR_RATE: ProcessesRedis, "rate of ten processes, fair", AtLeast 0.9, "× Redisson, fair",
+        "both keep the same queue, and publish one message for each release";
+    PROCESSES_REDIS_FAIR_WAIT: ProcessesRedis, "p99 wait of ten processes, fair", AtMost 2.0, "× strict order",
+        "a fair lock is granted in order of arrival";
+    PROCESSES_ETCD_RATE: ProcessesEtcd, "rate of ten processes", AtLeast 0.9, "× fastest peer",
+        "Go's Mutex and the lock service create and delete the same keys";
+    PROCESSES_ETCD_WAIT: ProcessesEtcd, "p99 wait of ten processes", AtMost 2.0, "× strict order",
+        "keys are granted in order of their creation";
+    PROCESSES_MYSQL_SESSION_RATE: ProcessesMysql, "rate of ten processes, session mode", AtLeast 0.9, "× GET_LOCK",
+        "both hold a GET_LOCK; dlock commits a token, too";
+    PROCESSES_MYSQL_QUEUE_RATE: ProcessesMysql, "rate of ten processes, queue mode", AtLeast 0.9, "× GET_LOCK",
+        "GET_LOCK is the lock that users of MariaDB have without dlock";
+    PROCESSES_MYSQL_WAIT: ProcessesMysql, "p99 wait of ten processes, queue mode", AtMost 2.0, "× strict order",
+        "the queue is granted in order of arrival";
+    PROCESSES_POSTGRES_SESSION_RATE: ProcessesPostgres, "rate of ten processes, session mode", AtLeast 0.9, "× fastest peer",
+        "both hold an advisory lock; dlock commits a token, too";
+    PROCESSES_POSTGRES_QUEUE_RATE: ProcessesPostgres, "rate of ten processes, queue mode", AtLeast 0.9, "× fastest peer",
+        "an advisory lock is what users of PostgreSQL have without dlock";
+    PROCESSES_POSTGRES_WAIT: ProcessesPostgres, "p99 wait of ten processes, queue mode", AtMost 2.0, "× strict order",
+        "the queue is granted in order of arrival";
+    PROCESSES_ZOOKEEPER_RATE: ProcessesZookeeper, "rate of ten processes", AtLeast 0.9, "× fastest peer",
+        "Curator and the recipe create and delete the same nodes";
+    PROCESSES_ZOOKEEPER_WAIT: ProcessesZookeeper, "p99 wait of ten processes", AtMost 2.0, "× strict order",
+        "nodes are granted in order of their creation";
+
     COMMAND_FLOCK: Command, "`dlock run` on SQLite", AtMost 2.5, "× flock",
         "a shell script that uses flock today can afford the difference";
 }

@@ -23,6 +23,7 @@ use crate::{
     contest::{self, Client, Contestant, Counter, Dlock, InProcess, Outcome, PeerContestant, Table, Waiting},
     figures::Figures,
     growth,
+    processes::{self, ClientLock, Round},
     results::Results,
     targets,
 };
@@ -87,6 +88,37 @@ pub(crate) async fn bench(effort: Effort, results: &Results) -> Outcome {
     requests.record_sum(results, &targets::ZOOKEEPER_REQUESTS, "dlock")
 }
 
+/// Measures ten client processes.
+pub(crate) async fn processes(effort: Effort, results: &Results) -> Outcome {
+    let running = match start(Flavour::Standalone).await {
+        Ok(running) => running,
+        Err(unreachable) => return results.part_missing(Part::ProcessesZookeeper, &unreachable.reason),
+    };
+    let url = running.url();
+    let curator = processes::start_peers(Program::CURATOR, url, SESSION);
+    let curator_name = Program::CURATOR.name();
+    let contestants = [
+        processes::start_clients("dlock", Waiting::InOrder, ClientLock::Mutex, &dlock_url(url)).await?,
+        processes::start_clients(RECIPE, Waiting::InOrder, ClientLock::ZookeeperRecipe, url).await?,
+        processes::peers(&curator_name, Waiting::InOrder, &curator, PeerKind::Mutex),
+    ];
+    let peers = [RECIPE, &curator_name];
+    let raw = zookeeper_client::Client::connect(hosts(url)).await?;
+    let prepare = async |name: &str| keep_directory(&raw, name).await;
+    let table =
+        processes::measure("ZooKeeper", &contestants, &peers, effort.turns * 4, effort, prepare).await;
+    table.record_rate_ratio(results, &targets::PROCESSES_ZOOKEEPER_RATE, "dlock", &peers, Round::rate)?;
+    table.record(results, &targets::PROCESSES_ZOOKEEPER_WAIT, "dlock", |row| {
+        row.rounds.iter().map(Round::p99).collect()
+    })
+}
+
+/// Connects a client with the recipe of its crate.
+pub(crate) async fn recipe(url: &str) -> Outcome<impl Client + use<>> {
+    let connector = zookeeper_client::Client::connector();
+    Ok(Recipe(connector.with_session_timeout(SESSION).connect(hosts(url)).await?))
+}
+
 /// Returns the server for measurements of other modules, or the reason why there is none.
 pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
     let running = match start(Flavour::Standalone).await {
@@ -103,11 +135,7 @@ pub(crate) async fn store() -> Outcome<Result<growth::Store, String>> {
 /// Returns all contestants. They are one group, because they create the same nodes.
 async fn contestants(url: &str) -> Outcome<Vec<Contestant>> {
     const NODES: &str = "nodes";
-    let recipe = async || {
-        let connector = zookeeper_client::Client::connector();
-        Ok(Recipe(connector.with_session_timeout(SESSION).connect(hosts(url)).await?))
-    };
-    let recipe = InProcess::connect(2, recipe).await?;
+    let recipe = InProcess::connect(2, async || recipe(url).await).await?;
     let dlock = InProcess::connect(2, async || Dlock::connect(&dlock_url(url), Kind::Mutex).await).await?;
     let curator = PeerContestant::of(&curator(url), PeerKind::Mutex);
     Ok(vec![

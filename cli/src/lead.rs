@@ -88,9 +88,9 @@ pub(crate) struct Args {
 /// When a command that has ended is started again, after dlock has resigned and paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Restart {
-    /// After every end
+    /// After every end, except one by HUP
     Always,
-    /// After an exit status other than 0, or a signal
+    /// After an exit status other than 0, or a signal other than HUP
     OnFailure,
     /// Never: dlock ends when the command has ended by itself
     No,

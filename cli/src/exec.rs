@@ -60,7 +60,7 @@ pub(crate) fn check(words: &[OsString]) -> Result<(), Failure> {
             Ok(found) if found.is_file() && found.mode() & 0o111 != 0 => return Ok(()),
             Ok(_) => error = Errno::ACCESS,
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
-            // Whether this is an error of the execution too, only the execution shows.
+            // Only the execution shows whether this is an error there too.
             Err(_) => return Ok(()),
         }
     }

@@ -82,8 +82,9 @@ fn key(since_1970: Duration, length: Duration) -> String {
     format!("{}/{}", humantime::format_rfc3339(time), text(length))
 }
 
-/// Returns the length of the part of a period before its middle. This is half of the period, and from
-/// a minute on about half, so that the border is half a minute off a whole minute.
+/// Returns the length of the part of a period before its middle. This is half of the period. For
+/// periods from a minute on, it is rounded so that the borders are half a minute away from whole
+/// minutes.
 fn lead(length_ms: u64) -> u64 {
     if length_ms < MINUTE { length_ms / 2 } else { length_ms / 2 / MINUTE * MINUTE + MINUTE / 2 }
 }

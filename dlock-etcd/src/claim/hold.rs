@@ -179,8 +179,9 @@ impl EtcdClaim {
         let is_detached = record.renamed_to == Some(ticket);
         let remaining =
             if is_detached { self.client.connection.lease_remaining(own.lease()).await? } else { None };
-        // If no request that renames the key was sent, the key has nothing to be moved back from.
-        // A cluster whose database is full refuses such a detachment before, and every rewrite.
+        // If `detach` failed before it sent the request that renames the key, the key still has its
+        // id and its lease, and no rewrite is needed. This matters while the database is full: the
+        // cluster then refuses the new lease of a detachment, and would refuse a rewrite too.
         let session_lease = self.own_key.and_then(|own_key| own_key.lease);
         let is_unchanged = !is_detached && session_lease == Some(lease.id) && own.lease() == lease.id;
         // Otherwise the key is rewritten even if the lease is right, so that a late detachment is

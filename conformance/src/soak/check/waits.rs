@@ -78,8 +78,9 @@ pub(super) fn of_free_locks(record: &Record, facts: &Facts) -> Vec<Violation> {
     violations
 }
 
-/// Returns the longest time that a request of the waiter's process spent inside of the client, of those
-/// that were made during the wait and the wait's own length before it.
+/// Returns the longest time that a request of the waiter's process spent inside of the client.
+/// Counts the requests that began between one length of the wait before the wait and `until`, its
+/// end.
 fn longest_delay(record: &Record, waiter: &Acquisition, until: Nanos) -> Nanos {
     let from = waiter.began.saturating_sub(until - waiter.began);
     let requests = record.acquisitions.iter().filter(|request| request.process == waiter.process);

@@ -176,7 +176,7 @@ impl Job {
 
     async fn run(self, locks: &Locks, who: &Who, signals: &mut Signals) -> Outcome<End> {
         let name = &self.name;
-        let (mut due, mut kept, keeps_lock) = (None, None, self.keeps_lock(locks));
+        let (mut due, mut kept) = (None, None);
         let options = with_margin(self.options.clone(), self.kill_after, locks);
         let guard = match &self.source {
             LockSource::Ticket(ticket) => {
@@ -219,14 +219,16 @@ impl Job {
             }
         };
         // Another host may have done it during the wait.
-        if let Some(occurrence) = &due
-            && signals.unless(self.is_done(occurrence)).await?
-        {
-            release(guard, keeps_lock).await;
-            return Ok(End::Status(exit::OK));
-        }
-        if self.words.is_empty() {
-            release(guard, keeps_lock).await;
+        let is_done = match &due {
+            Some(occurrence) => signals.unless(self.is_done(occurrence)).await?,
+            None => false,
+        };
+        if is_done || self.words.is_empty() {
+            if self.keeps_lock(locks) {
+                release_unused(locks, guard).await;
+            } else {
+                release(guard, false).await;
+            }
             return Ok(End::Status(exit::OK));
         }
         self.run_under(guard, due, kept, locks, signals).await.map(End::Status)

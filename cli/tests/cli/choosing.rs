@@ -197,13 +197,18 @@ fn a_wait_may_be_for_ever() {
 }
 
 #[test]
-fn a_minimum_time_in_the_configuration_keeps_the_lock_of_a_command_that_could_be_started() {
+fn a_minimum_time_in_the_configuration_keeps_the_lock_only_after_a_command() {
     let place = Place::new();
     let file = configured(&place, "[[rules]]\nlock = 'job/*'\nat_least = '1h'\n");
-    for (command, status, of_next) in [("no-such-command", 127, 0), ("true", 0, 75)] {
-        let ended = Ended::of(&mut bare(&place, &["run", "--config", &file, "job/1", "--", command]));
-        assert_eq!(ended.status, status, "{}", ended.err);
-        let next = Ended::of(&mut bare(&place, &["try", "--config", &file, "job/1"]));
-        assert_eq!(next.status, of_next, "after `{command}`: {}", next.err);
+    for (words, status, then) in [
+        (&["run", "-n", "--config", &*file, "job/1", "--", "no-such-command"][..], 127, 0),
+        (&["try", "--config", &*file, "job/1"], 0, 0),
+        (&["run", "-n", "--config", &*file, "job/1", "--", "true"], 0, 75),
+    ] {
+        let ended = Ended::of(&mut bare(&place, words));
+        assert_eq!(ended.status, status, "{words:?}: {}", ended.err);
+        let next = ["run", "-n", "--at-least", "0", "--config", &*file, "job/1", "--", "true"];
+        let next = Ended::of(&mut bare(&place, &next));
+        assert_eq!(next.status, then, "after {words:?}: {}", next.err);
     }
 }

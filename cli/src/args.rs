@@ -26,12 +26,13 @@ Examples:
 const MORE: &str = "`--help` adds examples, stores, signals and exit statuses. `dlock man | man -l -` shows the manual page.";
 
 const COMMANDS: &str = "\
-The environment of the command has the lock's name in DLOCK_NAME and its fencing token in DLOCK_TOKEN, and that of a leader the token in DLOCK_TERM too. \
+The command finds the lock's name in DLOCK_NAME and the lock's fencing token in DLOCK_TOKEN. The command of `lead` finds the token in DLOCK_TERM too. \
 A `run` of the same name inside the command enters at once. \
 Inside `run --read` only --read may nest, inside --slots only --slots. Any other kind would deadlock and exits 64.
 
-dlock forwards HUP, INT, QUIT, TERM, USR1, USR2 and WINCH to the command, and waits for its end, whatever the number of signals. \
-Without a terminal the signals go to the command's process group. \
+dlock waits for the end of the command, whatever the number of signals. \
+Without a terminal it forwards HUP, INT, QUIT, TERM, USR1, USR2 and WINCH to the command's process group. \
+At a terminal it forwards HUP, TERM, USR1 and USR2 to the command itself, and the command receives a Ctrl-C directly. \
 After a Ctrl-C that ended the wait or the command, dlock ends by INT too, so that an enclosing shell script ends. \
 If dlock itself is killed, the kernel kills the command (on Linux; neither the command's children nor a set-user-id program).";
 

@@ -41,7 +41,8 @@ use breaker::Breaker;
 use commands::{CommandConnection, CommandConnector};
 pub(crate) use dial::Dialer;
 
-/// A client's connections. On a cluster, one of each for every node.
+/// A client's connections. On a cluster, the client crate makes one to each node, which serves
+/// commands and messages.
 pub(crate) struct Connection {
     dialer: Arc<Dialer>,
     commands: Link<CommandConnector>,

@@ -162,8 +162,8 @@ impl Config {
         self.rule(lock).and_then(|rule| rule.options.wait).or_else(of_store)
     }
 
-    /// Returns the wait limit of the locks in a store that no rule assigns to it, if the store sets
-    /// one. `None` if there is no such store.
+    /// Returns the wait limit that the table of this store sets. It applies to the store's locks
+    /// without a rule. `None` if the table sets none, or if there is no such store.
     pub fn store_wait(&self, store: &str) -> Option<Wait> {
         self.stores.get(store)?.options.wait
     }
@@ -174,8 +174,8 @@ impl Config {
         self.rule(lock).and_then(|rule| rule.options.who.as_ref()).or_else(of_store)
     }
 
-    /// Returns the label of the claims of locks in a store that no rule assigns to it, if the store
-    /// sets one. `None` if there is no such store.
+    /// Returns the label of claims that the table of this store sets. It applies to the store's locks
+    /// without a rule. `None` if the table sets none, or if there is no such store.
     pub fn store_who(&self, store: &str) -> Option<&Who> {
         self.stores.get(store)?.options.who.as_ref()
     }

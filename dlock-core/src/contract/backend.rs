@@ -222,8 +222,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 /// create a hold. A `release` and a `renew` are safe because no other claim ever has the claim's
 /// id, and because a renewal never shortens a hold. An `attempt`, a `detach` and a `resume` need a
 /// condition that fails once the caller has given up: a deadline on the store's clock, a revision,
-/// or the order of the connection's requests. A driver with a deadline that returns before it
-/// reports the rest of the time as [`late_for`](Claim::late_for).
+/// or the order of the connection's requests. A driver that uses a deadline may return from a call
+/// before that deadline has passed. It then reports the remaining time as
+/// [`late_for`](Claim::late_for).
 #[async_trait]
 pub trait Claim: Send + 'static {
     /// Requests the lock, for the first time or again, and keeps a waiting claim alive for another

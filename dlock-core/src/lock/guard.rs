@@ -243,7 +243,8 @@ impl Guard {
     /// same time.
     ///
     /// # Errors
-    /// A [`GuardError`], which contains this guard, held as before. Its error is:
+    /// A [`GuardError`], which contains this guard, held as before unless the lock is lost. Its error
+    /// is:
     ///
     /// - [`Error::Unsupported`], before any I/O, if the store cannot keep a lock without its holder
     ///   ([`Info::detaches`](crate::driver::Info::detaches)), for a

@@ -220,7 +220,8 @@ impl Occurrence {
     /// # Errors
     /// - [`Error::Lost`] if the lock is lost. This call leaves no mark.
     /// - As [`check`](Self::check), and [`Error::InvalidOptions`] for the guard of another lock.
-    /// - The store's errors. The occurrence may or may not be marked, for a ttl at most.
+    /// - The store's errors. The occurrence may then count as marked for at most a ttl, or for its
+    ///   whole time if the process ends before the client has undone the mark.
     ///
     /// # Cancel safety
     /// If the future is dropped, the occurrence may or may not be marked.

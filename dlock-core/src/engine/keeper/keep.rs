@@ -54,28 +54,21 @@ impl Granted {
             });
             holding.end();
             observe::hold_ended(&self.keeper, start, hold.loss());
-            // Boxed, because every keeper would otherwise reserve the memory of this future during
-            // the hold.
-            Box::pin(self.end(end)).await;
+            self.hold.end();
+            let stay = match end {
+                HoldEnd::Release(reply) => {
+                    stay_within_margin(&hold).await;
+                    // Boxed, because every keeper would otherwise reserve the memory of this future
+                    // during the hold.
+                    Box::pin(self.keeper.release_hold(self.claim.as_mut(), &hold, reply)).await
+                }
+                HoldEnd::Detached => {
+                    let Detachment { until, ticket, .. } = self.keeper.detachment();
+                    until.zip(ticket).map(|(until, ticket)| StayTaken { until, ticket })
+                }
+            };
+            self.keeper.settle(self.claim.late_for(), stay).await;
         }
-    }
-
-    /// Releases the claim of a hold that has ended, unless it was detached.
-    async fn end(self, end: HoldEnd) {
-        let Self { keeper, mut claim, hold: mut kept } = self;
-        kept.end();
-        let hold = kept.hold();
-        let stay = match end {
-            HoldEnd::Release(reply) => {
-                stay_within_margin(hold).await;
-                keeper.release_hold(claim.as_mut(), hold, reply).await
-            }
-            HoldEnd::Detached => {
-                let Detachment { until, ticket, .. } = keeper.detachment();
-                until.zip(ticket).map(|(until, ticket)| StayTaken { until, ticket })
-            }
-        };
-        keeper.settle(claim.late_for(), stay).await;
     }
 }
 

@@ -164,6 +164,8 @@ fn acquisitions_and_the_duration_of_a_hold_are_reported() {
         ],
     );
     assert_eq!(log.count("DEBUG acquisition ended (x)"), 2);
+    // The counter exists before the first loss, so that a rate over it shows that loss.
+    assert_logged_once(&log, &["dlock_lost_total{class=,kind=mutex,store=memory} +0"]);
     assert_eq!(
         log.count("dlock_lost_total{class=,kind=mutex,store=memory} +1"),
         0,

@@ -43,8 +43,8 @@ use crate::{
 use contend::ContestEnd;
 
 pub(super) use keep::{KeptHold, reply_or_expire};
-pub(super) use pause::jittered;
-pub(crate) use pause::{MAX_FAILURES, retry_pause, spread};
+pub(super) use pause::with_small_jitter;
+pub(crate) use pause::{MAX_FAILURES, retry_pause, with_large_jitter};
 pub(super) use release::StayTaken;
 pub(crate) use release::release_until_forgotten;
 
@@ -276,10 +276,14 @@ impl Keeper {
 }
 
 /// A claim that was granted, with the keeper that has to keep it.
+///
+/// The order of the fields is the order in which they are dropped when the runtime ends. The hold
+/// comes first, so that its guards are lost before the claim and the client close their connections.
+/// The store may grant the lock to another claim as soon as a connection has ended.
 pub(super) struct Granted {
-    pub(super) keeper: Box<Keeper>,
-    pub(super) claim: Box<dyn Claim>,
     pub(super) hold: KeptHold,
+    pub(super) claim: Box<dyn Claim>,
+    pub(super) keeper: Box<Keeper>,
 }
 
 /// Keeps the claim that `acquisition` returns, if it was granted. The acquisition is boxed, because

@@ -1,5 +1,5 @@
-//! Events for `tracing` and metrics for `metrics`. No other file reports any. Does nothing without
-//! these features.
+//! Events for `tracing` and metrics for `metrics`. No other file of this crate reports any. Does
+//! nothing without these features.
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
@@ -87,10 +87,18 @@ pub(crate) fn count_waiting(keeper: &Keeper) -> Counted {
 
 /// Counts a hold, by the kind of its grant.
 pub(crate) fn count_holding(keeper: &Keeper) -> Counted {
+    create_loss_counter(keeper);
     Counted::new(
         #[cfg(feature = "metrics")]
         metrics::gauge!("dlock_holding", labels(keeper)),
     )
+}
+
+/// Creates the counter of lost locks for the present kind of a hold, with zero. Otherwise the counter
+/// would begin at one, and a rate over it would not show the first loss.
+pub(crate) fn create_loss_counter(keeper: &Keeper) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("dlock_lost_total", labels(keeper)).increment(0);
 }
 
 impl Counted {

@@ -1,6 +1,7 @@
 //! Drivers that panic, clients that are closed, and runtimes that end.
 
 use std::{
+    future::pending,
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -11,12 +12,15 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    Error, Locks, LostReason, Owner,
-    driver::{Attempt, Backend, Claim, Grant, Info, Request, Store},
+    Error, Guard, Locks, LostReason, Owner, Result,
+    driver::{Attempt, Backend, Claim, Grant, Info, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
 use parking_lot::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
 use super::script::{BUSY, Call, GRANTED, Late, MS, Panic, S, Say, ScriptedStore, TTL};
 
@@ -202,6 +206,83 @@ fn the_end_of_a_runtime_is_a_loss_of_its_locks() {
     assert!(held.is_lost(), "the hold is not renewed any more, but the guard is not lost");
     let reason = self::runtime().block_on(held.lost());
     assert_eq!(reason, LostReason::Abandoned);
+}
+
+/// A store whose connections end when its claims, its calls in flight and its backend are dropped,
+/// as the connections of real stores do.
+#[derive(Clone, Debug, Default)]
+struct Connected {
+    guard: Arc<Mutex<Option<Guard>>>,
+    renewing: Arc<Notify>,
+    /// The connections that ended while the guard was valid.
+    ended_early: Arc<Mutex<Vec<&'static str>>>,
+}
+
+/// A connection of a [`Connected`] store.
+#[derive(Debug)]
+struct Connection(Connected, &'static str);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.0.guard.lock().as_ref().is_some_and(|guard| !guard.is_lost()) {
+            self.0.ended_early.lock().push(self.1);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ConnectedBackend(Info, Connection);
+
+impl Backend for ConnectedBackend {
+    fn info(&self) -> &Info {
+        &self.0
+    }
+
+    fn claim(&self, _: Request) -> Box<dyn Claim> {
+        Box::new(Connection(self.1.0.clone(), "claim"))
+    }
+}
+
+#[async_trait]
+impl Claim for Connection {
+    async fn attempt(&mut self) -> Result<Attempt> {
+        Ok(GRANTED)
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let _connection = Self(self.0.clone(), "call in flight");
+        self.0.renewing.notify_one();
+        pending().await
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        Ok(Release::Done)
+    }
+
+    async fn changed(&mut self) {
+        pending().await
+    }
+}
+
+#[test]
+fn a_guard_is_lost_before_any_connection_of_its_runtime_ends() {
+    for is_renewing in [false, true] {
+        let store = Connected::default();
+        let runtime = runtime();
+        runtime.block_on(async {
+            let info = Info::new("connected", "connected");
+            let backend = ConnectedBackend(info, Connection(store.clone(), "backend"));
+            let locks = Locks::new(Store::new(Arc::new(backend)));
+            let held = locks.mutex("x").lock().renew_every(MS).await.expect("granted");
+            *store.guard.lock() = Some(held);
+            if is_renewing {
+                timeout(TTL, store.renewing.notified()).await.expect("the hold is renewed");
+            }
+        });
+        drop(runtime);
+        assert_eq!(*store.ended_early.lock(), [""; 0], "during a renewal: {is_renewing}");
+        assert!(store.guard.lock().take().expect("a guard").is_lost());
+    }
 }
 
 #[test]

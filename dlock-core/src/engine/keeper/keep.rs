@@ -47,14 +47,21 @@ impl Granted {
             let start = StartTime::now();
             let holding = observe::count_holding(&self.keeper);
             let hold = Arc::clone(self.hold.hold());
-            let kept = self.keeper.keep_until_end(&mut self.claim, &hold);
-            let end = AssertUnwindSafe(kept).catch_unwind().await.unwrap_or_else(|_| {
-                hold.abandon();
-                HoldEnd::Release(None)
-            });
+            let end = {
+                let kept = self.keeper.keep_until_end(&mut self.claim, &hold);
+                let kept = pin!(AssertUnwindSafe(kept).catch_unwind());
+                // Declared after the call in flight, so that it is dropped first when the runtime
+                // ends. `Granted` explains the reason.
+                let mut kept_hold = self.hold;
+                let end = kept.await.unwrap_or_else(|_| {
+                    hold.abandon();
+                    HoldEnd::Release(None)
+                });
+                kept_hold.end();
+                end
+            };
             holding.end();
             observe::hold_ended(&self.keeper, start, hold.loss());
-            self.hold.end();
             let stay = match end {
                 HoldEnd::Release(reply) => {
                     stay_within_margin(&hold).await;
@@ -164,7 +171,7 @@ impl Keeper {
     fn next_renewal(&self, hold: &Hold, now: Moment) -> Instant {
         let remaining = hold.deadline().since(now);
         let interval = match self.terms.renewal {
-            _ if hold.outlasts_its_end() => remaining,
+            _ if hold.covers_end() => remaining,
             Cadence::Third => remaining / 3,
             Cadence::Every(cadence) => cadence.min(remaining / 2),
             Cadence::Never => remaining,
@@ -220,7 +227,7 @@ impl Keeper {
     /// Replaces the exclusive claim by a read claim with the same id.
     ///
     /// # Errors
-    /// The store's error. The lock is then held as before.
+    /// The store's error. After a transient error the hold may be a read hold already.
     async fn downgrade(&mut self, claim: &mut Box<dyn Claim>, hold: &Hold) -> Result<()> {
         let mut request = self.request.clone();
         request.kind = Kind::Read;
@@ -230,7 +237,8 @@ impl Keeper {
         let (sent, start) = (Moment::now(), StartTime::now());
         let attempt = reply_or_expire(hold, reader.attempt()).await;
         observe::called(self.info(), "downgrade", start, &attempt);
-        // One of the two claim objects is dropped, and the other one does not know its late requests.
+        // Only one of the two claim objects stays, and it does not know the late requests of the other
+        // one. So the keeper records the longer time of both.
         let late_for = claim.late_for().max(reader.late_for());
         if self.late_until.map(Moment::remaining).unwrap_or_default() < late_for {
             self.late_until = Some(Moment::now().after(late_for));
@@ -238,6 +246,7 @@ impl Keeper {
         match attempt {
             Ok(Attempt::Granted(grant)) if grant.token == hold.token => {
                 (self.request, *claim) = (request, reader);
+                observe::create_loss_counter(self);
                 if hold.extend(sent.after(grant.valid_for)) {
                     hold.confirm_downgrade();
                 }

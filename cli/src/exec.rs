@@ -9,12 +9,15 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs, io,
-    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _, process::CommandExt},
-    path::PathBuf,
+    os::unix::{ffi::OsStrExt as _, process::CommandExt},
+    path::Path,
     process::Command,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
 
 use crate::exit::Failure;
 
@@ -39,32 +42,41 @@ pub(crate) fn tied(words: &[OsString]) -> Command {
     untied(words)
 }
 
-/// Checks that the program of a command exists and has a permission to execute it. Does not detect
-/// all errors of its execution.
+/// Checks that the program of a command exists, and that this user may execute it. Does not detect
+/// errors that only the execution shows, such as a missing interpreter of a script.
 ///
 /// # Errors
 /// The failure with which its execution would end.
 pub(crate) fn check(words: &[OsString]) -> Result<(), Failure> {
     let command = untied(words);
     let program = command.get_program();
-    let is_path = program.as_bytes().contains(&b'/');
-    let paths: Vec<PathBuf> = if is_path || program.is_empty() {
-        vec![program.into()]
-    } else {
-        let path = env::var_os("PATH").unwrap_or(DEFAULT_PATH.into());
-        env::split_paths(&path).map(|folder| folder.join(program)).collect()
-    };
-    let mut error = Errno::NOENT;
-    for path in paths {
-        match fs::metadata(path) {
-            Ok(found) if found.is_file() && found.mode() & 0o111 != 0 => return Ok(()),
-            Ok(_) => error = Errno::ACCESS,
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
+    if program.is_empty() || program.as_bytes().contains(&b'/') {
+        return check_file(program.as_ref()).map_err(|error| exec_failure(&command, &error));
+    }
+    let path = env::var_os("PATH").unwrap_or(DEFAULT_PATH.into());
+    let (mut error, mut is_denied) = (Errno::NOENT, false);
+    for folder in env::split_paths(&path) {
+        let Err(missing) = check_file(&folder.join(program)) else { return Ok(()) };
+        // As the C library's search, which continues with the next folder after these errors.
+        match Errno::from_io_error(&missing) {
+            Some(Errno::ACCESS) => is_denied = true,
+            Some(other @ (Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT)) => {
+                error = other;
+            }
             // Only the execution shows whether this is an error there too.
-            Err(_) => return Ok(()),
+            _ => return Ok(()),
         }
     }
+    let error = if is_denied { Errno::ACCESS } else { error };
     Err(exec_failure(&command, &error.into()))
+}
+
+/// Checks that this user may execute the file.
+fn check_file(path: &Path) -> io::Result<()> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(Errno::ACCESS.into());
+    }
+    Ok(access(path, Access::EXEC_OK)?)
 }
 
 /// Converts an error of spawning a [`tied`] command into a failure.

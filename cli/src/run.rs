@@ -24,10 +24,6 @@ use crate::{
 /// Maximum time to wait for the store's confirmation of a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time for which the lock of a command that could not be started stays held, if the store
-/// does not execute its release.
-const UNUSED_LOCK_TIME: Duration = Duration::from_secs(10);
-
 /// Maximum time to wait for the release of a lock that was lost. The store may be unreachable, and
 /// frees the lock soon by itself.
 const LOST_RELEASE_TIMEOUT: Duration = Duration::from_millis(300);
@@ -220,16 +216,12 @@ impl Job {
         };
         // Another host may have done it during the wait.
         let is_done = match &due {
-            Some(occurrence) => signals.unless(self.is_done(occurrence)).await?,
-            None => false,
+            Some(occurrence) => signals.unless(self.is_done(occurrence)).await,
+            None => Ok(false),
         };
-        if is_done || self.words.is_empty() {
-            if self.keeps_lock(locks) {
-                release_unused(locks, guard).await;
-            } else {
-                release(guard, false).await;
-            }
-            return Ok(End::Status(exit::OK));
+        if !matches!(is_done, Ok(false)) || self.words.is_empty() {
+            release_unused(guard).await;
+            return is_done.map(|_| End::Status(exit::OK));
         }
         self.run_under(guard, due, kept, locks, signals).await.map(End::Status)
     }
@@ -255,19 +247,15 @@ impl Job {
         locks: &Locks,
         signals: &mut Signals,
     ) -> Outcome {
-        let (token, keeps_lock) = (guard.token(), self.keeps_lock(locks));
-        let mut command = exec::tied(&self.words);
-        set_environment(&mut command, &self.name, token.map(dlock::Token::get));
-        command.env(held::VARIABLE, self.outer.with(Held::new(locks, self.source.kind(), &guard))?);
-        if keeps_lock && let Err(failure) = exec::check(&self.words) {
-            release_unused(locks, guard).await;
-            return Err(failure);
-        }
-        let mut child = match Child::spawn(command, signals) {
+        let keeps_lock = self.keeps_lock(locks);
+        let mut child = match self.spawn(&guard, keeps_lock, locks, signals) {
             Ok(child) => child,
             Err(failure) => {
-                if let Some((lasting, file)) = kept {
-                    ticket::keep(locks, guard, lasting, file).await.map_err(Failure::printed).ok();
+                match kept {
+                    Some((lasting, file)) => {
+                        ticket::keep(locks, guard, lasting, file).await.map_err(Failure::printed).ok();
+                    }
+                    None => release_unused(guard).await,
                 }
                 return Err(failure);
             }
@@ -318,6 +306,18 @@ impl Job {
             }
         }
     }
+
+    /// Starts the command with the variables of the lock. With `keeps_lock`, a command that cannot be
+    /// executed is an error here, because the lock would stay held after it.
+    fn spawn(&self, guard: &Guard, keeps_lock: bool, locks: &Locks, signals: &mut Signals) -> Outcome<Child> {
+        if keeps_lock {
+            exec::check(&self.words)?;
+        }
+        let mut command = exec::tied(&self.words);
+        set_environment(&mut command, &self.name, guard.token().map(dlock::Token::get));
+        command.env(held::VARIABLE, self.outer.clone().with(Held::new(locks, self.source.kind(), guard))?);
+        Child::spawn(command, signals)
+    }
 }
 
 /// Adds the default margin, if neither the command line nor the configuration sets a margin. The
@@ -344,20 +344,10 @@ pub(crate) fn set_environment(command: &mut Command, name: &LockName, token: Opt
     };
 }
 
-/// Releases a lock under which no command has run. A plain release would leave it held for the time
-/// of its `at_least`. So the hold is detached for [`UNUSED_LOCK_TIME`], which replaces that time, and
-/// is then released by its ticket.
-async fn release_unused(locks: &Locks, guard: Guard) {
-    let released = async {
-        let ticket = guard.detach(UNUSED_LOCK_TIME).await.map_err(Error::from)?;
-        locks.release(&ticket).await
-    };
-    let cause = match timeout(RELEASE_TIMEOUT, released).await {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => chain(&error),
-        Err(_) => "the store did not reply".to_owned(),
-    };
-    output::say(&format!("the lock may stay held, for at most the time of its at_least: {cause}"));
+/// Releases a lock under which no command has run, also within its `at_least`.
+async fn release_unused(guard: Guard) {
+    guard.clear_at_least();
+    release(guard, false).await;
 }
 
 /// Releases the lock. Returns the reason of a loss that the release detects. Prints other failures,

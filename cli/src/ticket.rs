@@ -59,8 +59,9 @@ async fn take(
         )));
     }
     let lock = args.kind.of(locks, name);
-    let guard =
-        wait::acquire(locks, who, &*lock, LockOptions::new(), wait_limit, args.busy.verbosity()).await?;
+    // A minimum time of the configuration does not apply, because `--for` sets the time of the ticket.
+    let options = LockOptions::new().at_least(Duration::ZERO);
+    let guard = wait::acquire(locks, who, &*lock, options, wait_limit, args.busy.verbosity()).await?;
     let since = json::now();
     let ticket = guard.detach(args.lasting).await.map_err(Error::from)?;
     Ok((ticket, since))

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use dlock_core::{
-    ClaimId, Error, Kind, LockName, LockOptions, LockState, Locks, Once, OnceError, Result, Wait,
+    ClaimId, Error, Guard, Kind, LockName, LockOptions, LockState, Locks, Once, OnceError, Result, Wait,
     driver::{Attempt, Backend, Claim, Info, Inspect, MARK_PREFIX, Release, Renewal, Request, Store},
     memory::MemoryBackend,
 };
@@ -47,6 +47,35 @@ async fn a_hundred_thousand_marks_delay_no_other_lock() {
     assert!(!locks.mutex("report").once("100000").is_done().await.expect("memory replies"));
     assert_eq!(locks.list("").await.expect("memory replies"), []);
     assert_eq!(locks.marks("rep").await.expect("memory replies").len(), MARKS);
+}
+
+#[tokio::test]
+async fn a_run_that_finds_its_work_done_after_the_wait_keeps_no_lock() {
+    let locks = Locks::memory();
+    let report = locks.mutex("report");
+    let (first, second) = (report.once("today"), report.once("today"));
+    let second = second.options(LockOptions::new().at_least(WEEK));
+    let work = async |_: &Guard| {
+        // Until the second run waits for the lock.
+        while locks
+            .inspect("report")
+            .await
+            .expect("memory replies")
+            .is_none_or(|state| state.queue.is_empty())
+        {
+            tokio::task::yield_now().await;
+        }
+        Ok::<_, Error>(())
+    };
+    let both = async { tokio::join!(first.run(work), second.run(async |_| Ok::<_, Error>(()))) };
+    let both = tokio::time::timeout(Duration::from_secs(60), both).await;
+    let (first, second) = both.expect("the second run waits, and then gets the lock");
+    assert!(matches!(first, Ok(Once::Ran(()))), "{first:?}");
+    assert!(matches!(second, Ok(Once::Done)), "{second:?}");
+    assert!(
+        report.try_lock().await.expect("memory replies").is_some(),
+        "the lock stays taken without any work"
+    );
 }
 
 /// Counts the inspections of a store. The first `failing` ones fail.

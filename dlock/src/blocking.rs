@@ -284,6 +284,12 @@ impl Guard {
         LostSignal { lost: self.guard.lost_signal(), dropped: self.dropped.0.clone() }
     }
 
+    /// Cancels the minimum time of [`at_least`](LockOptions::at_least), so that the lock is free as
+    /// soon as this guard is released or dropped.
+    pub fn clear_at_least(&self) {
+        self.guard.clear_at_least();
+    }
+
     /// Turns an exclusive hold into a read hold. No other writer can acquire the lock in between.
     ///
     /// # Errors

@@ -200,12 +200,18 @@ fn a_wait_may_be_for_ever() {
 fn a_minimum_time_in_the_configuration_keeps_the_lock_only_after_a_command() {
     let place = Place::new();
     let file = configured(&place, "[[rules]]\nlock = 'job/*'\nat_least = '1h'\n");
+    // A search for the command also meets a file and a program without the right to execute it.
+    let folder = place.path("programs");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("not-executable"), "").unwrap();
+    let folders = [&*file, folder.to_str().unwrap(), "/usr/bin", "/bin"].join(":");
     for (words, status, then) in [
         (&["run", "-n", "--config", &*file, "job/1", "--", "no-such-command"][..], 127, 0),
+        (&["run", "-n", "--config", &*file, "job/1", "--", "not-executable"], 126, 0),
         (&["try", "--config", &*file, "job/1"], 0, 0),
         (&["run", "-n", "--config", &*file, "job/1", "--", "true"], 0, 75),
     ] {
-        let ended = Ended::of(&mut bare(&place, words));
+        let ended = Ended::of(bare(&place, words).env("PATH", &folders));
         assert_eq!(ended.status, status, "{words:?}: {}", ended.err);
         let next = ["run", "-n", "--at-least", "0", "--config", &*file, "job/1", "--", "true"];
         let next = Ended::of(&mut bare(&place, &next));

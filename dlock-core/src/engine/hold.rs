@@ -372,6 +372,11 @@ impl Hold {
         }
     }
 
+    /// Lets the next release free the lock at once, whatever its minimum time.
+    pub(crate) fn clear_taken_until(&self) {
+        self.state.lock().taken_until = None;
+    }
+
     /// Marks a hold that was taken over by ticket as not yet received by its caller. If the caller
     /// gives up, the hold returns to its ticket until `until`.
     pub(crate) fn offer_until(&self, until: Moment) {
@@ -404,8 +409,8 @@ impl Hold {
 
     /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
     /// is needed.
-    pub(crate) fn outlasts_its_end(&self) -> bool {
-        self.state.lock().limits.outlasts_end()
+    pub(crate) fn covers_end(&self) -> bool {
+        self.state.lock().limits.covers_end()
     }
 
     /// Marks the hold as lost, and reports the loss to all its guards. Returns the reason that the
@@ -469,8 +474,7 @@ impl Hold {
     }
 
     /// Marks the hold as lost, because its first release found no claim in the store. Returns
-    /// `false` if it was already lost or its grant has ended. In the second case the store was
-    /// right to forget the claim.
+    /// `false` if it was already lost, or if the store need not keep the claim any more.
     pub(crate) fn lose_before_release(&self) -> bool {
         let state = self.state.lock();
         if state.lost.is_some() || state.limits.kept_until().has_passed() {
@@ -511,7 +515,7 @@ impl Hold {
     }
 
     /// Returns the reason if the hold is lost. If the deadline has passed, this call marks the hold
-    /// as lost, unless it has no guard any more. A released hold cannot be lost.
+    /// as lost, unless it has no guard any more. A hold without a guard does not expire.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         let state = self.state.lock();
         if state.has_expired() {

@@ -88,9 +88,10 @@ impl Guard {
         }
     }
 
-    /// Returns the id of the claim. It is unique among all holds of all locks. The
-    /// [id of a holder](crate::Contender::id) that a store reports begins with it. Returns `None`
-    /// for a [`MultiLock`](crate::MultiLock).
+    /// Returns the id of the claim. It is unique among all holds of all locks. The [id of a
+    /// holder](crate::Contender::id) that a store reports begins with it. On a RedLock only a part
+    /// of it agrees, see [`ClaimId::is_reported_as`]. Returns `None` for a
+    /// [`MultiLock`](crate::MultiLock).
     pub fn id(&self) -> Option<ClaimId> {
         self.hold().map(|hold| hold.id)
     }
@@ -277,6 +278,27 @@ impl Guard {
         match &self.0 {
             Inner::Single(hold_ref) => hold_ref.hold.keep_taken_for(min),
             Inner::Multi { guards, .. } => guards.iter().for_each(|guard| guard.keep_taken_for(min)),
+        }
+    }
+
+    /// Cancels the minimum time of [`at_least`](crate::LockOptions::at_least), so that the lock is
+    /// free as soon as this guard is released or dropped. For a holder that finds that it has
+    /// nothing to do. Sends no request. Other guards of the same owner share the minimum time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
+    /// use std::time::Duration;
+    /// let report = dlock_core::Locks::memory().mutex("report");
+    /// let guard = report.lock().at_least(Duration::from_secs(3600)).await?;
+    /// guard.clear_at_least(); // the report exists already
+    /// guard.release().await?;
+    /// assert!(report.try_lock().await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn clear_at_least(&self) {
+        match &self.0 {
+            Inner::Single(hold_ref) => hold_ref.hold.clear_taken_until(),
+            Inner::Multi { guards, .. } => guards.iter().for_each(Self::clear_at_least),
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::{sync::oneshot, time::sleep};
 use super::{DistributedLock, Guard, Lock, LockOptions, Locks, kind, mark::mark_name};
 use crate::{
     contract::Request,
-    engine::{Hold, Keeper, MAX_FAILURES, Terms, retry_pause, spread},
+    engine::{Hold, Keeper, MAX_FAILURES, Terms, retry_pause, with_large_jitter},
     model::{Error, Kind, LockName, LostReason, Result, Wait},
 };
 pub use error::OnceError;
@@ -165,7 +165,12 @@ impl Occurrence {
             Err(error) => return Err(OnceError::Lock(error)),
         };
         // Another client may have done the work during the wait.
-        if self.is_done().await.map_err(OnceError::Lock)? {
+        let is_done = self.is_done().await;
+        if !matches!(is_done, Ok(false)) && guard.hold_count() == 1 {
+            // No work is done under this hold.
+            guard.clear_at_least();
+        }
+        if is_done.map_err(OnceError::Lock)? {
             guard.release().await.ok();
             return Ok(Once::Done);
         }
@@ -201,7 +206,7 @@ impl Occurrence {
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn is_done(&self) -> Result<bool> {
-        let (mark, locks) = (self.checked_mark()?, self.locks.as_on_thread());
+        let (mark, locks) = (self.checked_mark()?, self.locks.without_thread());
         let read = async move { repeated(|| locks.inspect(&mark), |failures| failures < MAX_FAILURES).await };
         // A claim under the mark's name is created only after the work has succeeded. Any such
         // claim therefore proves a success, even if it is not detached yet, or if only some members
@@ -233,7 +238,7 @@ impl Occurrence {
                 format!("the occurrence belongs to lock `{name}`, and the guard to `{}`", guard.name());
             return Err(Error::InvalidOptions { reason });
         };
-        let (locks, keep) = (self.locks.as_on_thread(), self.keep);
+        let (locks, keep) = (self.locks.without_thread(), self.keep);
         let options = self.options.clone().or(&self.lock.defaults());
         let (who, class) = (options.who(self.locks.who())?, options.lock_class());
         let marking = async move {
@@ -338,7 +343,7 @@ where
                 if !may_repeat(failures) {
                     return Err(error);
                 }
-                sleep(spread(retry_pause(failures))).await;
+                sleep(with_large_jitter(retry_pause(failures))).await;
             }
             result => return result,
         }

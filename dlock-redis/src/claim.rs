@@ -1,6 +1,7 @@
 //! One claim on the server: the calls of every kind of lock.
 
 pub(crate) mod attempt_all;
+mod reply;
 
 use std::{borrow::Cow, future::pending, pin::pin, sync::Arc, time::Duration};
 
@@ -12,6 +13,7 @@ use dlock_core::{
 use futures_util::future::select_all;
 use redis::Value;
 
+use self::reply::{AttemptReply, HandedOver, parse_attempt, parse_hand_over, parse_release, wrong_kind};
 use crate::{
     client::{Client, Record},
     config::Dialect,
@@ -53,25 +55,6 @@ pub(crate) struct RedisClaim {
     late: LateRequests,
 }
 
-/// The server's reply to an attempt.
-enum AttemptReply {
-    Granted(Option<Token>),
-    Busy {
-        retry_in: Duration,
-        /// Arrival of a waiter of a read/write lock. For a fair lock, 1 if the claim is the first
-        /// waiter.
-        arrival: Option<u64>,
-    },
-}
-
-/// The server's reply after a hold was detached or resumed.
-struct HandedOver {
-    token: Option<Token>,
-    /// Time that the hold would have lasted under its former id. `None` if it already had the new
-    /// id.
-    remaining: Option<Duration>,
-}
-
 impl RedisClaim {
     pub(crate) fn new(client: Arc<Client>, request: Request) -> Self {
         let (keys, owner) = (client.keys(&request.name), owner(request.id));
@@ -111,12 +94,14 @@ impl RedisClaim {
 
     async fn run_attempt(&self) -> Result<Value> {
         let key = self.record.keys.lock();
-        self.client.run_in_time(key, self.limit(), &self.late, |deadline| self.attempt_call(deadline)).await
+        self.client
+            .run_in_time(key, self.time_limit(), &self.late, |deadline| self.attempt_call(deadline))
+            .await
     }
 
     /// Time limit of a call. After it the keeper stops waiting for the reply, and the server must
     /// not execute the call.
-    fn limit(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         self.request.time_limit(self.client.config.timeout)
     }
 
@@ -194,7 +179,7 @@ impl RedisClaim {
                 }
             })
         };
-        let reply = self.client.run_in_time(keys.lock(), self.limit(), &self.late, call).await?;
+        let reply = self.client.run_in_time(keys.lock(), self.time_limit(), &self.late, call).await?;
         parse_hand_over(&reply)
     }
 
@@ -295,7 +280,7 @@ impl RedisClaim {
             && self.request.wants_token
             && !self.is_plain()
             && self.seat.as_ref().is_some_and(|seat| !seat.is_first_of_its_kind() && seat.is_quiet())
-            && self.deletion_seat.as_ref().is_none_or(|seat| seat.is_quiet())
+            && self.deletion_seat.as_ref().is_none_or(|seat| !seat.is_notified())
             && self.client.connection.has_replied_within(self.request.ttl / 2)
     }
 
@@ -317,63 +302,6 @@ impl RedisClaim {
         self.join_as_holder();
         Grant { token, valid_for: self.request.ttl }
     }
-}
-
-fn wrong_kind(request: &Request, found: &str) -> dlock_core::Error {
-    error::wrong_kind(&request.name, request.kind, found)
-}
-
-/// Parses the reply to an attempt.
-fn parse_attempt(request: &Request, is_plain: bool, reply: Value) -> Result<AttemptReply> {
-    let busy = |left: i64, arrival: i64| AttemptReply::Busy {
-        retry_in: u64::try_from(left).map_or(MAX_RETRY_IN, Duration::from_millis),
-        arrival: u64::try_from(arrival).ok().filter(|arrival| *arrival > 0),
-    };
-    match reply {
-        Value::Int(-2) if is_plain => Ok(AttemptReply::Granted(None)),
-        Value::Int(left) => Ok(busy(left, 0)),
-        Value::BulkString(token) => parse_token(&token).map(AttemptReply::Granted),
-        Value::SimpleString(found) => Err(wrong_kind(request, &found)),
-        Value::Array(parts) => match parts[..] {
-            [Value::Int(left), Value::Int(arrival)] => Ok(busy(left, arrival)),
-            _ => Err(STORE.unexpected_reply("an attempt")),
-        },
-        _ => Err(STORE.unexpected_reply("an attempt")),
-    }
-}
-
-/// Parses the reply to a hand-over. Returns `None` if no hold was handed over.
-fn parse_hand_over(reply: &Value) -> Result<Option<HandedOver>> {
-    let Value::Array(parts) = reply else { return Err(STORE.unexpected_reply("a hand-over")) };
-    let number = |part: &Value| match part {
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    match &parts[..] {
-        [Value::Int(0)] => Ok(None),
-        [Value::Int(1 | 2), token, rest @ ..] => {
-            let token = number(token).ok_or_else(|| STORE.unexpected_reply("a fencing token"))?;
-            let remaining = rest.first().and_then(number).map(Duration::from_millis);
-            Ok(Some(HandedOver { token: Token::new(token), remaining }))
-        }
-        _ => Err(STORE.unexpected_reply("a hand-over")),
-    }
-}
-
-/// Parses the reply to a release: whether the claim held the lock.
-fn parse_release(reply: &Value) -> Result<bool> {
-    match reply {
-        Value::Int(0) => Ok(false),
-        Value::Int(1) => Ok(true),
-        _ => Err(STORE.unexpected_reply("a release")),
-    }
-}
-
-/// Parses the token of a grant. `0` means that the claim has no token.
-fn parse_token(text: &[u8]) -> Result<Option<Token>> {
-    let token = std::str::from_utf8(text).ok().and_then(|token| token.parse().ok());
-    token.map(Token::new).ok_or_else(|| STORE.unexpected_reply("a fencing token"))
 }
 
 fn renewal(held: bool, ttl: Duration) -> Renewal {
@@ -477,22 +405,5 @@ impl Claim for RedisClaim {
             return pending().await;
         }
         select_all(self.seats().map(|seat| Box::pin(seat.notified()))).await;
-    }
-}
-
-#[cfg(test)]
-mod fuzz;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_reply_of_a_script_confirms_a_release() {
-        assert!(parse_release(&Value::Int(1)).expect("a reply of the script"));
-        assert!(!parse_release(&Value::Int(0)).expect("a reply of the script"));
-        for reply in [Value::Nil, Value::Okay, Value::Int(2), Value::Array(vec![])] {
-            parse_release(&reply).expect_err("taken for a release");
-        }
     }
 }

@@ -298,13 +298,18 @@ impl Seat {
     /// Returns whether the waiter can rely on the notification of its seat. This is the case if the
     /// subscription is active, no message may have been missed, and the seat was not notified since
     /// it was last [cleared](Self::clear). A waiter that has sent a request since the subscription
-    /// became active then needs no further request.
+    /// became active then needs no further request. Always `false` for a seat without a subscription.
     pub fn is_quiet(&self) -> bool {
         let events = self.client.0.events.lock();
         let is_current = |event: &Event| *event.is_subscribed.borrow() && !event.may_have_missed;
         events.refusal.is_none()
             && events.waited_for.get(&self.event).is_some_and(is_current)
-            && !self.waiter.is_notified.load(Relaxed)
+            && !self.is_notified()
+    }
+
+    /// Returns whether the seat was notified since it was last [cleared](Self::clear).
+    pub fn is_notified(&self) -> bool {
+        self.waiter.is_notified.load(Relaxed)
     }
 
     /// Returns whether this is the first of the event's waiters of its kind. The waiters behind it

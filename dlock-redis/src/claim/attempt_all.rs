@@ -8,7 +8,10 @@ use dlock_core::{
 };
 use redis::Value;
 
-use super::{RedisClaim, parse_token, wrong_kind};
+use super::{
+    RedisClaim,
+    reply::{parse_token, wrong_kind},
+};
 use crate::{
     client::Client,
     config::{Dialect, RedisConfig, Topology},
@@ -41,7 +44,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     let claims: Vec<_> =
         requests.iter().map(|request| RedisClaim::new(Arc::clone(client), request.clone())).collect();
     let late = LateRequests::default();
-    let (key, limit) = (claims[0].record.keys.lock(), claims[0].limit());
+    let (key, limit) = (claims[0].record.keys.lock(), claims[0].time_limit());
     let acquire = client.run_in_time(key, limit, &late, |deadline| Ok(call(&claims, deadline)));
     let reply = client.call_with_label(first, None, pin!(acquire)).await?;
     match reply {

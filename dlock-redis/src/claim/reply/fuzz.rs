@@ -1,7 +1,7 @@
 //! Fuzz targets of the replies to attempts, hand-overs and releases. The inputs are replies in the
 //! protocol of Redis.
 
-use dlock_core::{Error, LockName};
+use dlock_core::{Error, Kind, LockName};
 
 use super::*;
 

@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
             breaking_a_free_lock_breaks_nothing,
             breaking_a_lock_lets_the_next_one_in,
         }
-        "look" (Kind::Fair) [Need::Inspect] {
+        "look" (Kind::Fair) [Need::Order, Need::Inspect] {
             waiters_are_shown_in_order,
             breaking_a_lock_leaves_the_waiters_in_their_places,
         }

@@ -75,7 +75,7 @@ impl MemoryBackend {
             .locks_per_step(usize::MAX)
             .downgrades(&[Kind::Mutex, Kind::Fair, Kind::Write]);
         let queues =
-            Queues { last_number: first_token(), by_name: BTreeMap::new(), observed: WeakMap::new() };
+            Queues { last_number: number_before_first(), by_name: BTreeMap::new(), observed: WeakMap::new() };
         Self { queues: Arc::new(Mutex::new(queues)), info, created: (since_1970(), Moment::now()) }
     }
 
@@ -320,7 +320,7 @@ impl Queues {
         }
     }
 
-    /// Removes the claims without a request for a ttl.
+    /// Removes the claims whose time has passed.
     fn remove_expired(&mut self, name: &LockName, now: Moment) {
         let is_expired = |claim: &&QueuedClaim| claim.expires_at.since(now).is_zero();
         while let Some(id) =
@@ -406,9 +406,9 @@ impl Inspect for MemoryBackend {
     }
 }
 
-/// Returns the first token, which is the number of microseconds since 1970. Tokens therefore grow
+/// Returns the number before the first token: the microseconds since 1970. Tokens therefore grow
 /// across restarts of the process, if it grants fewer than a million a second.
-fn first_token() -> u64 {
+fn number_before_first() -> u64 {
     u64::try_from(since_1970().as_micros()).unwrap_or(u64::MAX / 2)
 }
 

@@ -1,5 +1,6 @@
 //! RedLock: a majority of independent stores as one backend.
 
+mod call;
 mod claim;
 mod connect;
 mod ids;
@@ -30,9 +31,9 @@ pub use connect::connect_majority;
 /// the shortest time that a member of the majority grants, less a drift of 1 % of the ttl and 2 ms
 /// for clocks that run at different speeds. A failed member does no harm while the others are a
 /// majority. If a member returns without its data, the next renewal detects it. The member then
-/// gets a new attempt, and counts for the majority again once its new grant was renewed. From that
-/// detection until members with a vote that form a quorum have confirmed the hold again, no
-/// newcomer counts in the place of a silent member.
+/// gets a new attempt, and counts for the majority again once its new grant was renewed. Until a
+/// quorum of members with a vote has confirmed the hold after that detection, no newcomer counts in
+/// the place of a silent member.
 ///
 /// A waiter stays in the queues of the members that have queues, and they wake it. Several
 /// contenders may each hold some members without a majority. Each of them then releases its members

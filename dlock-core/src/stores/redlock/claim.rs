@@ -24,7 +24,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     RedLock,
-    member::{Member, Operation, Reply},
+    call::{Operation, Reply},
+    member::Member,
     tally::Tally,
 };
 use crate::{
@@ -85,7 +86,7 @@ impl RedLockClaim {
         let locators: Vec<_> = request.locator.iter().flat_map(|locator| locator.split('.')).collect();
         // With the locator of another RedLock, no member finds its claim, and the hold is lost.
         if locators.len() == members.len() {
-            members.iter_mut().zip(locators).for_each(|(member, locator)| member.find(locator));
+            members.iter_mut().zip(locators).for_each(|(member, locator)| member.claim_from_locator(locator));
         }
         let member_timeout =
             lock.member_timeout.unwrap_or((request.ttl / 10).clamp(MIN_MEMBER_TIMEOUT, MAX_MEMBER_TIMEOUT));
@@ -188,7 +189,7 @@ impl RedLockClaim {
         let Some(expiry) = expiry.filter(|_| self.disowned.is_none()) else { return };
         let newcomers =
             self.members.iter_mut().filter(|member| member.joined_at().is_some_and(|since| since <= expiry));
-        newcomers.for_each(Member::give_vote);
+        newcomers.for_each(Member::update_vote);
     }
 
     /// Releases on every member. Returns when all have replied, soon after a majority has confirmed
@@ -227,10 +228,10 @@ impl RedLockClaim {
     /// a majority without the newcomer when it joined. A renewal that was sent earlier proves
     /// nothing about that time, even if its reply arrived later.
     fn admit_newcomers(&mut self) {
-        let renewed: Vec<_> = self.members.iter().filter_map(Member::vote_renewed_at).collect();
+        let renewed: Vec<_> = self.members.iter().filter_map(Member::vote_confirmed_at).collect();
         let had_majority = |since| renewed.iter().filter(|renewed| **renewed >= since).count() >= self.quorum;
         let joined = self.members.iter_mut().filter(|member| member.joined_at().is_some_and(had_majority));
-        joined.for_each(Member::give_vote);
+        joined.for_each(Member::update_vote);
     }
 
     /// Reads the replies that arrived after their round, so that this round can send those members
@@ -306,7 +307,7 @@ impl Claim for RedLockClaim {
         self.members.iter_mut().filter(|member| member.has_expired()).for_each(Member::release_in_background);
         let enough = |tally: &Tally| tally.held >= quorum || (is_single_try && tally.refused > tolerated);
         let tally = self.round(|member| Some(member.next_operation()), enough).await;
-        self.members.iter_mut().for_each(Member::give_vote);
+        self.members.iter_mut().for_each(Member::update_vote);
         if let Some(valid_for) = self.validity(start, Member::vote_until) {
             (self.split_since, self.disowned) = (None, None);
             return Ok(Attempt::Granted(Grant { token: None, valid_for }));
@@ -369,7 +370,7 @@ impl Claim for RedLockClaim {
             _ => None,
         };
         let is_reconfirmed =
-            |since| votes().filter(|member| member.vote_renewed_at() > Some(since)).count() >= quorum;
+            |since| votes().filter(|member| member.vote_confirmed_at() > Some(since)).count() >= quorum;
         self.disowned = self.disowned.filter(|since| !is_reconfirmed(*since));
         self.admit_newcomers();
         match valid_for {
@@ -450,7 +451,7 @@ impl Claim for RedLockClaim {
         };
         let tally = self.round(operation, |_| false).await;
         if resumes {
-            self.members.iter_mut().for_each(Member::give_vote);
+            self.members.iter_mut().for_each(Member::update_vote);
         }
         if let Some(valid_for) = self.validity(start, Member::vote_until)
             && tally.renewed >= self.quorum

@@ -3,7 +3,8 @@
 use crate::model::ClaimId;
 
 /// Length in bytes of the id's prefix that the members' claims of one RedLock claim share. The last
-/// three bytes differ for each member and attempt: they contain the member's index and a counter.
+/// three bytes differ for each member and attempt: the member's index and a counter are combined
+/// with them by XOR.
 const COMMON_BYTES: usize = 13;
 
 /// Returns the id of the claim with this number on the member with this index.

@@ -1,27 +1,29 @@
-//! The part of one member in a RedLock claim. It contains the requests to the member and the time
-//! for which the member holds. All code that changes a member's state is in this file.
+//! The part of one member in a RedLock claim: the claim on the member, and the time for which the
+//! member holds. All code that changes a member's state is in this file.
 //!
 //! `claim.rs` explains the terms *vote*, *joined* and *disowned*.
 
 use std::{
     future::{pending, poll_fn},
-    panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
-use super::{ids, resuming::ResumingClaim};
+use super::{
+    call::{CallInFlight, Operation, Reply, member_failed, start_call},
+    ids,
+    resuming::ResumingClaim,
+};
 use crate::{
-    contract::{Attempt, Backend, Claim, Grant, Release, Renewal, Request, Resumption},
+    contract::{Backend, Claim, Release, Request},
     engine,
     kit::Moment,
-    model::{ClaimId, Error, Result},
+    model::ClaimId,
 };
 
 /// The claim on one member, called a member claim here, and the state of the member's hold.
@@ -37,7 +39,8 @@ pub(super) struct Member {
     request: Request,
     /// Index of the member. Part of the claim's id.
     index: u8,
-    /// Number of earlier claims on this member. Part of the claim's id.
+    /// Number of claims created on this member so far. The number before its creation is a part of
+    /// a claim's id.
     claims: u16,
     state: State,
     /// End of the member's hold according to its last successful reply, counted from before the
@@ -46,10 +49,10 @@ pub(super) struct Member {
     /// Whether the hold is based on this member.
     has_vote: bool,
     /// Arrival time of the reply that granted, or that first renewed after the member's vote had
-    /// expired. The member has held without a gap from then until `renewal_sent`.
+    /// expired. The member has held without a gap from then until `confirmed_request_sent`.
     granted_at: Option<Instant>,
-    /// Send time of the last renewal that the member has confirmed.
-    renewal_sent: Option<Instant>,
+    /// Send time of the last renewal or detachment that the member has confirmed.
+    confirmed_request_sent: Option<Instant>,
     /// Whether the member has renewed in the current round.
     renewed_in_round: bool,
     /// The denial of a member that counted, until the claim reads it with
@@ -69,7 +72,7 @@ pub(super) struct Member {
     first_releases: TaskTracker,
 }
 
-/// The reply of a member that it does not hold, although it counted.
+/// The reply of a member that counted, and that does not hold.
 struct Denial {
     /// End of the time that the member had granted.
     until: Moment,
@@ -95,48 +98,6 @@ enum State {
     None,
 }
 
-/// A call to the driver in flight. Returns the claim with the reply, or no claim if the runtime has
-/// ended.
-type CallInFlight = Pin<Box<dyn Future<Output = (Option<Box<dyn Claim>>, Reply)> + Send>>;
-
-/// A request to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    Attempt,
-    Renew,
-    /// Keep the claim for this time without its client, under this id.
-    Detach(Duration, ClaimId),
-    /// Take over the claim that was detached as this id.
-    Resume(ClaimId),
-    Release,
-}
-
-/// The reply of a member.
-#[derive(Debug)]
-pub(super) enum Reply {
-    /// The member holds until `until`. It has held since the arrival of the reply, at `at`, or
-    /// longer.
-    Granted { at: Instant, until: Moment },
-    /// The member holds until `until`, and had held without a gap until the renewal was sent, at
-    /// `sent`.
-    Renewed { sent: Moment, until: Moment },
-    /// The member keeps the claim without its client. This extends no deadline, because the next
-    /// renewal may shorten the time again, even if its reply is lost. The member had held without a
-    /// gap until the request was sent, at `sent`.
-    Detached { sent: Moment },
-    /// The member has handed over a detached claim in reply to the request sent at `sent`, and
-    /// holds until `until`. It would have kept the detached claim for `remaining`.
-    Resumed { sent: Moment, until: Moment, remaining: Option<Duration> },
-    /// Another claim is ahead on this member. The time is the pause before the next attempt.
-    Busy(Duration),
-    /// The member has forgotten the claim.
-    Lost,
-    /// The member has released the claim.
-    Released(Release),
-    /// The outcome of the request is unknown.
-    Unknown(Error),
-}
-
 impl Member {
     pub(super) fn new(
         index: usize,
@@ -155,7 +116,7 @@ impl Member {
             held_until: None,
             has_vote: false,
             granted_at: None,
-            renewal_sent: None,
+            confirmed_request_sent: None,
             renewed_in_round: false,
             denial: None,
             is_detached: false,
@@ -189,25 +150,25 @@ impl Member {
 
     /// Sets the member's vote when the claim decides anew which members its hold is based on. A
     /// member that holds gets a vote, and a member that does not hold loses its vote.
-    pub(super) fn give_vote(&mut self) {
+    pub(super) fn update_vote(&mut self) {
         self.has_vote = self.holds();
     }
 
-    /// Returns the send time of the last renewal that the member has confirmed, if it has a vote.
-    /// The member held until that time, even if a later reply denies the hold.
-    pub(super) fn vote_renewed_at(&self) -> Option<Instant> {
-        self.renewal_sent.filter(|_| self.has_vote)
+    /// Returns the send time of the last renewal or detachment that the member has confirmed, if it
+    /// has a vote. The member held until that time, even if a later reply denies the hold.
+    pub(super) fn vote_confirmed_at(&self) -> Option<Instant> {
+        self.confirmed_request_sent.filter(|_| self.has_vote)
     }
 
     /// Returns the start of the member's hold if the member has joined. It has then granted, and
-    /// has confirmed a renewal after that.
+    /// has confirmed a renewal or detachment after that.
     pub(super) fn joined_at(&self) -> Option<Instant> {
-        self.granted_at.filter(|_| self.renewal_sent.is_some())
+        self.granted_at.filter(|_| self.confirmed_request_sent.is_some())
     }
 
     /// Returns whether the member is a newcomer that has confirmed no request since its grant.
     pub(super) fn is_newly_granted(&self) -> bool {
-        self.holds() && !self.has_vote && self.renewal_sent.is_none()
+        self.holds() && !self.has_vote && self.confirmed_request_sent.is_none()
     }
 
     /// Returns whether the hold is based on this member, and the member has confirmed the
@@ -336,8 +297,8 @@ impl Member {
         }
     }
 
-    /// Releases the claim in the background, without a limit for the member's reply. The next
-    /// attempt creates a new claim.
+    /// Releases the claim in a background task, which repeats the release until the member has
+    /// confirmed it or has forgotten the claim by itself. The next attempt creates a new claim.
     pub(super) fn release_in_background(&mut self) {
         self.clear_hold();
         let state = std::mem::replace(&mut self.state, State::None);
@@ -382,7 +343,7 @@ impl Member {
 
     fn clear_hold(&mut self) {
         (self.held_until, self.has_vote, self.is_detached) = (None, false, false);
-        (self.granted_at, self.renewal_sent, self.renewed_in_round) = (None, None, false);
+        (self.granted_at, self.confirmed_request_sent, self.renewed_in_round) = (None, None, false);
     }
 
     /// Returns the request of the next claim, with an id that no claim on any member has had.
@@ -407,7 +368,7 @@ impl Member {
     /// Creates the claim that will resume or release this member's part of a detached hold. Does
     /// nothing if the [`locator`](Self::locator) says that the hold is not based on this member.
     /// Sends no request.
-    pub(super) fn find(&mut self, locator: &str) {
+    pub(super) fn claim_from_locator(&mut self, locator: &str) {
         if locator == "v" {
             let request = self.fresh_request();
             self.state = State::Idle(Box::new(ResumingClaim::new(self.backend.claim(request))));
@@ -467,7 +428,7 @@ impl Member {
                 (self.is_detached, self.detached_until) = (false, None);
                 (self.held_until, self.renewed_in_round) = (Some(until), true);
                 if self.granted_at.is_some() {
-                    self.renewal_sent = Some(sent.instant());
+                    self.confirmed_request_sent = Some(sent.instant());
                 } else {
                     // The reply arrived after the granted time, when the member had no vote any
                     // more. The member is a newcomer.
@@ -477,7 +438,7 @@ impl Member {
             Reply::Busy(_) | Reply::Lost | Reply::Released(_) => self.clear_hold(),
             Reply::Detached { sent } => {
                 self.is_detached = true;
-                self.renewal_sent = self.granted_at.and(Some(sent.instant()));
+                self.confirmed_request_sent = self.granted_at.and(Some(sent.instant()));
             }
             Reply::Unknown(_) => {}
         }
@@ -543,49 +504,6 @@ fn settle_in_background(backend: Arc<dyn Backend>, request: Request, late_for: D
         let mut claim = backend.claim(request);
         engine::release_until_forgotten(claim.as_mut(), backend.info(), ttl, |_| {}).await;
     }));
-}
-
-fn start_call(mut claim: Box<dyn Claim>, operation: Operation) -> CallInFlight {
-    Box::pin(async move {
-        let sent = Moment::now();
-        // After a panic of a member's driver the outcome is unknown, and a later round sends
-        // another request.
-        let reply = AssertUnwindSafe(execute(claim.as_mut(), operation, sent)).catch_unwind().await;
-        let reply = reply.unwrap_or_else(|_| Err(member_failed()));
-        (Some(claim), reply.unwrap_or_else(Reply::Unknown))
-    })
-}
-
-async fn execute(claim: &mut dyn Claim, operation: Operation, sent: Moment) -> Result<Reply> {
-    match operation {
-        Operation::Attempt => claim.attempt().await.map(|attempt| match attempt {
-            Attempt::Granted(Grant { valid_for, .. }) => {
-                Reply::Granted { at: Instant::now(), until: sent.after(valid_for) }
-            }
-            Attempt::Busy { retry_in } => Reply::Busy(retry_in),
-        }),
-        Operation::Renew => claim.renew().await.map(|renewal| match renewal {
-            Renewal::Renewed { valid_for } => Reply::Renewed { sent, until: sent.after(valid_for) },
-            Renewal::Lost => Reply::Lost,
-        }),
-        Operation::Detach(lasting, ticket) => {
-            claim.detach(lasting, ticket).await.map(|renewal| match renewal {
-                Renewal::Renewed { .. } => Reply::Detached { sent },
-                Renewal::Lost => Reply::Lost,
-            })
-        }
-        Operation::Resume(ticket) => claim.resume(ticket).await.map(|resumption| match resumption {
-            Resumption::Resumed { grant: Grant { valid_for, .. }, remaining } => {
-                Reply::Resumed { sent, until: sent.after(valid_for), remaining }
-            }
-            Resumption::Gone => Reply::Lost,
-        }),
-        Operation::Release => claim.release().await.map(Reply::Released),
-    }
-}
-
-fn member_failed() -> Error {
-    Error::Unavailable { store: "redlock", source: "a member's driver panicked, or the runtime ended".into() }
 }
 
 #[cfg(test)]

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::member::Reply;
+use super::call::Reply;
 use crate::{contract::Release, model::Error};
 
 /// The replies of the members in one round.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Members that granted or renewed.
+    /// Members that granted, renewed, resumed or detached.
     pub(super) held: usize,
-    /// Members with a vote that renewed.
+    /// Members with a vote that renewed or resumed.
     pub(super) confirmed: usize,
     /// Members that have confirmed the detachment. Counts only members with a vote, except while
     /// the claim takes over a hold, when all members count. A late reply to an earlier renewal does
     /// not count.
     pub(super) detached: usize,
-    /// All members that renewed.
+    /// All members that renewed or resumed.
     pub(super) renewed: usize,
     /// Members on which another claim is first, or that have forgotten the claim.
     pub(super) refused: usize,

@@ -25,6 +25,9 @@
 //! - Reads: a [`SharedRead`] combines equal reads of many callers, so that at most one is in
 //!   flight. A [`WeakMap`] finds the callers that share it.
 //! - Waking: [`Seats`] record which claims wait for which event, and wake the right claims.
+//! - Late requests: [`LateRequests`] record requests that the store may still execute, and a
+//!   [`ClockReading`] gives their deadlines on the store's clock.
+//! - Clocks: a [`Moment`] is a time on a clock that also runs during a suspend.
 //! - Guards: [`held_claims`] returns the claims of a guard, for a driver that verifies a hold inside
 //!   a transaction of the user.
 //! - Expiry: a [`Reaper`] gives each claim a ttl in a store that only has sessions.

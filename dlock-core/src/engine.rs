@@ -18,7 +18,8 @@ pub(crate) use hold::{Hold, Reentry};
 pub(crate) use hold_ref::HoldRef;
 pub(crate) use joint::JointOutcome;
 pub(crate) use keeper::{
-    Keeper, LastFailure, MAX_FAILURES, Outcome, release_until_forgotten, retry_pause, run_to_end, spread,
+    Keeper, LastFailure, MAX_FAILURES, Outcome, release_until_forgotten, retry_pause, run_to_end,
+    with_large_jitter,
 };
 pub(crate) use lookout::{Lookout, Sighting};
 pub(crate) use observe::candidate_failed;

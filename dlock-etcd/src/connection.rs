@@ -123,9 +123,9 @@ impl Connection {
     }
 
     /// Records that the server has sent a message on a stream.
-    pub(crate) fn note_answer(&self) {
+    pub(crate) fn note_reply(&self) {
         *self.silent_since.lock() = None;
-        self.link.note_answer();
+        self.link.note_reply();
     }
 
     /// Returns the connection for a request.
@@ -181,7 +181,7 @@ impl Connection {
     /// Records a response to a request.
     fn note_response(&self, live: &LiveConnection<Member>) {
         *self.last_response.lock() = Some((live.number(), Instant::now()));
-        self.note_answer();
+        self.note_reply();
     }
 
     /// Returns whether another request got a response on the same connection after `sent_at`.

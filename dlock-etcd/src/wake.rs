@@ -115,8 +115,8 @@ impl Pump {
             };
             match message {
                 Ok(message) => {
-                    backoff.note_answer();
-                    self.connection.note_answer();
+                    backoff.note_reply();
+                    self.connection.note_reply();
                     let Err(refused) = stream.handle(&message, seats, &self.held_keys) else { continue };
                     let Some(target) = refused.target.filter(|_| !refused.error.is_transient()) else {
                         stream.log_in().await;

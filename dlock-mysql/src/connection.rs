@@ -268,7 +268,7 @@ impl Connection {
             let error = match outcome {
                 Outcome::Done(rows) => {
                     if let Some((lane, _)) = &lane {
-                        lane.note_answer();
+                        lane.note_reply();
                     }
                     return Ok(Reply { rows, session, maybe_repeated: retries.maybe_executed() });
                 }
@@ -312,7 +312,7 @@ impl Connection {
         unopened: &mut usize,
     ) -> Result<Option<Executed<'_>>> {
         let opened = if call.priority == Priority::Renewal {
-            self.lanes.open_soon(deadline, call.timeout, unopened).await?
+            self.lanes.open_avoiding_slow(deadline, call.timeout, unopened).await?
         } else {
             let is_attempt = call.priority == Priority::Attempt;
             let reserved = usize::from(is_attempt);

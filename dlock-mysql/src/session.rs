@@ -93,22 +93,22 @@ impl Session {
     /// Returns whether the session has ended, or will end after its present call because
     /// [`end`](Self::end) was called. The server releases the session's doorbells when it ends.
     /// Also ends the session if `end` was called while a call used it, and no call uses it now.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         let has_ended = self.state.try_lock().is_ok_and(|state| state.is_none());
         // `end` may have been called while a call used the session.
-        self.end_if_idle() || has_ended
+        self.try_end() || has_ended
     }
 
     /// Ends the session after the calls that use it. The server then releases all its named locks.
     pub(crate) fn end(&self) {
         self.must_end.store(true, SeqCst);
-        self.end_if_idle();
+        self.try_end();
     }
 
     /// Ends the session if [`end`](Self::end) was called and no call uses the session. If a call
     /// uses it, that call ends it later. Returns whether `end` was called, also if the session has
     /// not ended yet.
-    fn end_if_idle(&self) -> bool {
+    fn try_end(&self) -> bool {
         let must_end = self.must_end.load(SeqCst);
         if must_end && let Ok(mut state) = self.state.try_lock() {
             state.take();
@@ -177,7 +177,7 @@ impl Session {
         };
         *state = Some(connected);
         drop(state);
-        self.end_if_idle();
+        self.try_end();
         Some(outcome)
     }
 

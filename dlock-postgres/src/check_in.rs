@@ -140,14 +140,14 @@ impl<'g> Check<'g> {
                 lock's URL"
             ));
         }
-        // A younger transaction has a snapshot from after the grant, so the claim was deleted. The
-        // age was calculated at some time before this one.
+        // If the transaction is younger than the hold, its snapshot is from after the grant, so the
+        // claim was deleted. `age` was measured before `held_for`.
         if reply.has_one_snapshot && keys::duration(reply.age) >= self.claim.held_for() {
             return unsupported(format!(
                 "check in lock `{name}`, because the snapshot of the transaction is older than the grant; begin the \
                 transaction after the lock was granted"
             ));
         }
-        Err(self.claim.lost())
+        Err(self.claim.lost_error())
     }
 }

@@ -43,7 +43,7 @@ impl Reply {
     }
 }
 
-/// A call of a function of the schema.
+/// A call of a function of the schema, or one of its queries.
 pub(crate) struct Call<'a> {
     pub(crate) function: Function,
     pub(crate) params: Vec<Param>,
@@ -55,16 +55,15 @@ pub(crate) struct Call<'a> {
     pub(crate) priority: Priority,
 }
 
-/// Sessions that a call may use.
+/// The lanes that a call avoids while another lane works.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// Renewals, which wait for no locked queue. They may use all sessions, and one is reserved for
-    /// them.
+    /// Renewals, which wait for no locked queue. They avoid no lane.
     Renewal,
-    /// Releases and all else that a hold depends on. They may use all other sessions, and attempts
-    /// never use one of them.
+    /// Releases, detachments, resumptions, inspections and other queries. They avoid the first
+    /// lane.
     Urgent,
-    /// Attempts of waiters.
+    /// Attempts, and polls of waiters. They avoid the first two lanes.
     Attempt,
 }
 
@@ -72,7 +71,7 @@ pub(crate) enum Priority {
 pub(crate) struct Connection {
     /// The first lanes are reserved, the very first for renewals.
     lanes: Lanes<Dial>,
-    /// Number of lanes that attempts may not use.
+    /// Maximum number of lanes that a call avoids: all but one.
     reserved: usize,
     place: Arc<Place>,
     timeout: Duration,
@@ -186,7 +185,7 @@ impl Connection {
             let sent = Instant::now();
             let error = match timeout_at(deadline, requests(Arc::clone(&live.connection))).await {
                 Ok(Ok(result)) => {
-                    lane.note_answer();
+                    lane.note_reply();
                     return Ok(result);
                 }
                 Ok(Err(error)) if !live.connection.has_ended() => return Err(error),
@@ -215,7 +214,7 @@ impl Connection {
         loop {
             let (lanes, timeout) = (&self.lanes, call.timeout);
             let opened = if call.priority == Priority::Renewal {
-                lanes.open_soon(deadline, timeout, &mut unopened).await?
+                lanes.open_avoiding_slow(deadline, timeout, &mut unopened).await?
             } else {
                 let reserved = self.reserved(call.priority);
                 lanes.open_least_busy(reserved, true, deadline, timeout, &mut unopened).await?
@@ -225,7 +224,7 @@ impl Connection {
             let sent = Instant::now();
             let error = match live.connection.execute(call, deadline).await {
                 Outcome::Done(rows) => {
-                    lane.note_answer();
+                    lane.note_reply();
                     if !call.late_execution.is_refused() || is_in_time(&rows, &live.connection)? {
                         return Ok(Reply { rows, maybe_repeated: retries.maybe_executed() });
                     }

@@ -63,15 +63,15 @@ impl Client {
         let started = Moment::now();
         let clock = match self.clock.get() {
             Some(clock) => clock,
-            // Callers do not share one reading. While the server does not reply, each caller would
-            // wait for all callers before it. Boxed because this future is large, is needed rarely,
-            // and is a part of the future of every attempt.
+            // Each caller reads the clock itself. If the callers read it one after the other, each
+            // would wait for all callers before it while the server does not reply. Boxed because
+            // this future is large, is needed rarely, and is a part of the future of every attempt.
             None => {
                 let reading = Box::pin(self.read_clock(key)).await?;
                 self.clock.get_or_init(|| ServerClock::new(reading))
             }
         };
-        if clock.must_be_read(started) {
+        if clock.begin_reading(started) {
             clock.replace(Box::pin(self.read_clock(key)).await?);
         }
         let slot = self.connection.is_cluster().then(|| Slot::for_key(key));

@@ -64,12 +64,13 @@ pub(crate) struct Connection {
     pub(crate) publish: &'static str,
 }
 
-/// The result of a command that is sent at most twice.
+/// The result of a command or script.
 pub(crate) struct Sent {
     /// The reply to the last command sent. After an error that is not the server's reply, the command
     /// may or may not have been executed.
     pub(crate) result: Result<Value>,
-    /// Whether the command was sent a second time. The first one may have been executed.
+    /// Whether the command may have been sent more than once. An earlier one may have been
+    /// executed.
     pub(crate) maybe_repeated: bool,
     /// Whether a connection broke before the reply, so that the server may still execute the
     /// command.
@@ -253,7 +254,7 @@ impl Connection {
                 Ok(replies) => replies,
                 Err(error) => return Err(give_up(&self.confirmations, &live, error, limit)),
             };
-            self.confirmations.note_answer();
+            self.confirmations.note_reply();
             let replies = redis::from_redis_value(replies).map_err(|_| STORE.unexpected_reply("WAIT"))?;
             let (renewed, acknowledged, info): (Value, u32, String) = replies;
             let has_replicas = server::has_replicas(&info);
@@ -325,7 +326,7 @@ impl Connection {
     }
 
     fn note_reply(&self) {
-        self.commands.note_answer();
+        self.commands.note_reply();
         *self.last_reply_at.lock() = Some(Moment::now());
     }
 

@@ -33,8 +33,8 @@ const MAX_PIPELINE: usize = 200;
 /// after a longer time.
 const SAVED_REPLY_TTL: Duration = Duration::from_secs(60);
 
-/// The reply of `inspect.lua`: the ttl of the key in ms, its fields with their ttl in ms and token
-/// as read holds or permits, and the waiters with their kind, owner and ttl in ms.
+/// The reply of `inspect.lua`: the ttl of the key in ms, its fields, each with the ttl in ms and
+/// the token of a read hold or a permit, and the waiters with their kind, owner and ttl in ms.
 type RawState = (i64, Vec<(Text, i64, Text)>, Vec<(Text, Text, i64)>);
 
 /// Text that another program may have written. Bytes that are not UTF-8 are replaced.

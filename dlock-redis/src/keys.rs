@@ -1,4 +1,4 @@
-//! The names of keys and channels, in Redisson's format. No other file of Rust code builds names.
+//! The names of the keys and channels of a lock, in Redisson's format.
 
 use std::{fmt, io::Write, sync::Arc};
 

@@ -143,5 +143,5 @@ async fn check_in(claim: &HeldClaim<'_>, transaction: &mut Transaction<'_, Sqlit
         .execute(&mut **transaction)
         .await
         .map_err(|source| error::explain(&place.0, source))?;
-    if updated.rows_affected() == 0 { Err(claim.lost()) } else { Ok(()) }
+    if updated.rows_affected() == 0 { Err(claim.lost_error()) } else { Ok(()) }
 }

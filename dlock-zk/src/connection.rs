@@ -51,7 +51,7 @@ impl Connection {
         let session = opener.connect().await?;
         STORE.with_timeout(config.timeout, session.check_chroot()).await?;
         let link = Link::with_connection(STORE, config.timeout, opener, Arc::clone(&session));
-        link.note_answer();
+        link.note_reply();
         Ok((Self { link, opened }, session))
     }
 
@@ -87,7 +87,7 @@ impl Connection {
             // new session.
             let live = self.link.live().await?;
             if Arc::ptr_eq(&live.connection, &session) {
-                self.link.note_answer();
+                self.link.note_reply();
                 self.link.give_up(&live, error::session_is_over());
             }
         }
@@ -111,7 +111,7 @@ impl Connection {
         live.connection.avoid();
         self.link.give_up(&live, error::session_is_over());
         let live = self.link.live().await?;
-        self.link.note_answer();
+        self.link.note_reply();
         Ok(live.connection)
     }
 

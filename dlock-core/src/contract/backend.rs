@@ -29,7 +29,8 @@ pub struct Request {
     pub name: LockName,
     /// How to hold the lock.
     pub kind: Kind,
-    /// Id of the claim, new for every acquisition. It begins with the [key](Who::key) of `who`.
+    /// Id of the claim, new for every acquisition. It begins with the [key](Who::key) of the label
+    /// for which it was drawn. That is `who`, except in a release by ticket.
     pub id: ClaimId,
     /// Time after which the store must forget the claim, counted from the last request for it.
     pub ttl: Duration,
@@ -156,9 +157,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Grants all these requests in one step, or none of them.
     ///
-    /// Each request has another name, the wait limit [`Wait::Never`], and a kind that waits for all
-    /// claims ahead of it: [`Kind::Mutex`], [`Kind::Fair`] or [`Kind::Write`]. The step therefore
-    /// succeeds if no claim holds or waits for any of the names.
+    /// The names of the requests differ. Each request has the wait limit [`Wait::Never`], and a
+    /// kind that waits for all claims ahead of it: [`Kind::Mutex`], [`Kind::Fair`] or
+    /// [`Kind::Write`]. The step therefore succeeds if no claim holds or waits for any of the
+    /// names.
     ///
     /// The engine calls this method for a [`MultiLock`](crate::MultiLock), only if
     /// [`Info::locks_per_step`] is above one, and with at most that many requests. A task of the
@@ -169,7 +171,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// [`AttemptAll::Granted`] each claim is in the state that a granted `attempt` would have left.
     ///
     /// # Errors
-    /// The outcome is unknown. The engine then creates a claim of each request with
+    /// The outcome is unknown. The engine then creates a claim for each request with
     /// [`claim`](Self::claim), and calls its `attempt` or its `release`. The new claim must find
     /// the entry that this call may have left in the store: its `attempt` returns the grant, and
     /// its `release` removes the entry.
@@ -195,7 +197,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// queue of the lock or delay any claim.
     ///
     /// Default: `None`. The engine then inspects the lock every third of a ttl, at most once a
-    /// second. With a watch it inspects the lock at each hint, too.
+    /// second, and when the claim of the holder ends. With a watch it inspects the lock at each
+    /// hint, too.
     fn watch(&self, name: &LockName) -> Option<Box<dyn Watch>> {
         let _ = name;
         None
@@ -258,9 +261,9 @@ pub trait Claim: Send + 'static {
     /// result says whether there was an entry to remove: on [`Gone`](Release::Gone) the engine
     /// reports to the holder that the lock had been lost.
     ///
-    /// From [`leave`](Self::leave) or the first call on, the driver must not renew the claim, not even
-    /// in a call for other claims. The keeper relies on the claim's expiry if the release fails or
-    /// waits for the ttl.
+    /// From [`leave`](Self::leave) or the first call on, the driver must not renew the claim, not
+    /// even in a call for other claims. The keeper relies on the claim's expiry if the release
+    /// fails, or cannot be sent for longer than the ttl.
     ///
     /// If the claim's session has ended, the result is `Gone`, because the end of the session has
     /// removed the claim.
@@ -339,11 +342,12 @@ pub trait Claim: Send + 'static {
     /// Returns the time from now for which the store may still execute an earlier `attempt`, `resume`
     /// or `detach` of this claim that the driver no longer waits for. Default: zero.
     ///
-    /// This is the case if the connection of a request breaks before the request's deadline, whether
-    /// the driver then sends the request once more or returns an error. After the end of the claim
-    /// the engine waits for this time. Then it removes what such a request has created: it releases
-    /// a new claim object with the same [`Request`], or returns the hold to its ticket with
-    /// [`detach`](Self::detach). A driver that implements this method also sets [`Info::late_for`].
+    /// The time is above zero if the connection of a request broke before the request's deadline,
+    /// whether the driver then sends the request once more or returns an error. After the end of
+    /// the claim the engine waits for this time. Then it removes what such a request has created:
+    /// it releases a new claim object with the same [`Request`], or returns the hold to its ticket
+    /// with [`detach`](Self::detach). A driver that implements this method also sets
+    /// [`Info::late_for`].
     fn late_for(&self) -> Duration {
         Duration::ZERO
     }

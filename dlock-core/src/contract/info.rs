@@ -45,8 +45,9 @@ pub struct Info {
     /// Maximum number of free locks that the store can grant in one step
     /// ([`Backend::attempt_all`](super::Backend::attempt_all)). 1 means not supported.
     pub locks_per_step: usize,
-    /// Maximum number of first [attempts](super::Claim::attempt) of one client in flight. The engine
-    /// queues further attempts, so that a crowd does not delay renewals, which are not counted.
+    /// Maximum number of first [attempts](super::Claim::attempt) of one client in flight. An
+    /// attempt counts as the first until the store has replied to the claim. The engine queues
+    /// further attempts, so that a crowd does not delay renewals, which are not counted.
     pub attempts_in_flight: usize,
     /// Maximum number of repeated attempts of one client's waiters in flight. They are counted
     /// apart, so that waiters do not delay attempts for free locks.

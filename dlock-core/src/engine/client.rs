@@ -17,8 +17,8 @@ use crate::{
     model::{ClaimId, Error, LockName, Result},
 };
 
-/// Maximum time for which a close waits for the task that closes the backend. The task may belong to
-/// a runtime that runs no tasks.
+/// Maximum time for which a close waits for the task that closes the backend. The task may belong
+/// to a runtime that runs no tasks. The close then calls the backend itself.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state of a client, shared by its clones and all their keepers.
@@ -43,10 +43,10 @@ pub(crate) struct Client {
 /// The requests of which only a number may be in flight at once. Each variant is counted apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Admitted {
-    /// Attempts that are not repeated, at most
+    /// Attempts of claims to which the store has not replied yet, also after failures, at most
     /// [`Info::attempts_in_flight`](crate::driver::Info::attempts_in_flight).
     FirstAttempt,
-    /// Attempts that waiters repeat, at most
+    /// Further attempts of waiters, to which the store has replied before, at most
     /// [`Info::repeats_in_flight`](crate::driver::Info::repeats_in_flight).
     RepeatedAttempt,
     /// Releases of holds, at most
@@ -178,9 +178,9 @@ impl Client {
         }
     }
 
-    /// Starts the close of the backend as a task, unless it was started before. The value becomes true
-    /// when it is done. It never does if the task panics or its runtime ends. Returns `None` outside of
-    /// a runtime.
+    /// Starts the close of the backend as a task, unless it was started before. The value becomes
+    /// true when it is done. It never does if the task panics or its runtime ends. Returns `None`
+    /// if no task was started, because there is no runtime.
     fn shut_down(&self) -> Option<watch::Receiver<bool>> {
         let mut is_shut_down = self.is_shut_down.lock();
         if is_shut_down.is_none() && Handle::try_current().is_ok() {

@@ -46,8 +46,9 @@ impl Keeper {
     /// was dropped. In the second case the keeper's next request is the release.
     ///
     /// # Errors
-    /// [`Error::Unsupported`], [`Error::InvalidOptions`], and the store's error. The lock is then
-    /// held as before.
+    /// [`Error::Unsupported`] and [`Error::InvalidOptions`], before any request, and the store's
+    /// error. After a transient error the outcome is unknown. The guard is then valid for at most
+    /// `lasting`, and the next renewal undoes the detachment.
     pub(super) async fn detach(
         &mut self,
         claim: &mut dyn Claim,
@@ -174,9 +175,10 @@ impl Keeper {
         self.settle(late_for, Some(StayTaken { until, ticket })).await;
     }
 
-    /// Returns a hold to its ticket for the time `lasting`, or for the shortest lease of the store if
-    /// that is longer. Does nothing if the store has not handed the hold over to this claim. Retries
-    /// for a ttl, or for that lease. By then the store has deleted a hold that it had handed over.
+    /// Returns a hold to its ticket for the time `lasting`, or for the shortest lease of the store
+    /// if that is longer. Without effect if the store has not handed the hold over to this claim,
+    /// except that the claim may then be released. Retries for a ttl, or for that lease if it is
+    /// longer. By then the store has deleted a hold that it had handed over.
     pub(super) async fn hand_back(&self, claim: &mut dyn Claim, ticket: ClaimId, lasting: Duration) {
         let shortest = *self.info().leases.start();
         let (lasting, end) = (lasting.max(shortest), Moment::now().after(self.request.ttl.max(shortest)));

@@ -29,7 +29,7 @@ pub(super) struct Limits {
     margin: Duration,
     deadline: Moment,
     kept_until: Moment,
-    outlasts_end: bool,
+    covers_end: bool,
 }
 
 impl Limits {
@@ -41,7 +41,7 @@ impl Limits {
             margin: terms.margin,
             deadline: kept_until,
             kept_until,
-            outlasts_end: false,
+            covers_end: false,
         };
         limits.extend(kept_until);
         limits
@@ -61,11 +61,11 @@ impl Limits {
 
     /// Returns whether the last renewal reaches beyond the hold's end, so that no further renewal
     /// is needed.
-    pub(super) fn outlasts_end(&self) -> bool {
-        self.outlasts_end
+    pub(super) fn covers_end(&self) -> bool {
+        self.covers_end
     }
 
-    /// Returns whether the deadline is earlier than the time until which the store keeps the claim.
+    /// Returns whether the options set a margin.
     pub(super) fn has_margin(&self) -> bool {
         !self.margin.is_zero()
     }
@@ -75,7 +75,7 @@ impl Limits {
     pub(super) fn extend(&mut self, kept_until: Moment) {
         self.kept_until = self.end.map_or(kept_until, |end| end.min(kept_until));
         self.deadline = self.kept_until.before(self.margin);
-        self.outlasts_end = self.end.is_some_and(|end| end.since(kept_until).is_zero());
+        self.covers_end = self.end.is_some_and(|end| end.since(kept_until).is_zero());
     }
 
     /// Ends the hold at `end` if that is earlier than its deadline. There is no margin before this

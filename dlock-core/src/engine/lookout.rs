@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Client, Hold,
-    keeper::{jittered, retry_pause, spread, start},
+    keeper::{retry_pause, start, with_large_jitter, with_small_jitter},
 };
 use crate::{
     contract::{Contender, Inspect, Watch},
@@ -28,7 +28,8 @@ use crate::{
     model::LockName,
 };
 
-/// Minimum interval of inspections while no hint arrives, however short the ttl is.
+/// Minimum interval of inspections while no hint arrives and no claim of a holder ends, however
+/// short the ttl is.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Minimum time between two inspections. Each hint in a row that finds no change doubles it, up to
@@ -60,12 +61,12 @@ pub(crate) struct Sighting {
     pub(crate) replied_at: Moment,
     /// Time after which the reply is too old to be relied on.
     pub(crate) trusted_until: Moment,
-    /// Whether no further reply was received until `trusted_until`, or no reply was received at
-    /// all.
+    /// Whether no further reply was received until `trusted_until`, no reply was received at all,
+    /// or the task has ended.
     pub(crate) is_stale: bool,
     /// Error of the last inspection, if it failed.
     pub(crate) error: Option<SharedError>,
-    /// Whether an inspection has completed or failed.
+    /// Whether the first inspection has completed or failed, or the task has ended.
     pub(crate) is_checked: bool,
 }
 
@@ -171,11 +172,11 @@ impl Task {
                 Ok(Found { is_changed, pause }) => {
                     failures = 0;
                     idle_hints = if is_changed { 0 } else { idle_hints };
-                    jittered(pause.max(MIN_PAUSE))
+                    with_small_jitter(pause.max(MIN_PAUSE))
                 }
                 Err(()) => {
                     failures += 1;
-                    spread(retry_pause(failures))
+                    with_large_jitter(retry_pause(failures))
                 }
             };
             let hint = async {
@@ -252,10 +253,10 @@ impl Shared {
             // Observers compare `trusted_until` and `claim_ends` with the clocks themselves. Once
             // one of these times has passed, an observer no longer reports the holder as the
             // leader. It must therefore be notified even if the holder is the same.
-            let has_ended =
+            let was_outdated =
                 sighting.trusted_until.has_passed() || sighting.claim_ends.is_some_and(Moment::has_passed);
             let is_changed =
-                sighting.is_stale || has_ended || !is_same(sighting.holder.as_deref(), holder.as_deref());
+                sighting.is_stale || was_outdated || !is_same(sighting.holder.as_deref(), holder.as_deref());
             *sighting = Sighting {
                 holder,
                 claim_ends,

@@ -21,7 +21,8 @@ use crate::model::{Error, Result};
 
 /// Maximum time that the drop of the client's last handle, or of its last guard, waits for the
 /// release of its claims. A store that responds at all responds sooner. If it has not responded by
-/// then, it deletes the claims after their ttl.
+/// then, it deletes the claims after their ttl. The drop waits twice this time if the client's
+/// thread is blocked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The thread of one client. Ends when this value is dropped.

@@ -24,7 +24,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 ///     backoff.pause().await;
 ///     backoff.note_attempt(); // … connect, and send a request
 ///     if replied {
-///         backoff.note_answer();
+///         backoff.note_reply();
 ///     }
 /// }
 /// # }
@@ -79,7 +79,7 @@ impl Backoff {
     }
 
     /// Records that the server has replied to a request.
-    pub fn note_answer(&mut self) {
+    pub fn note_reply(&mut self) {
         (self.pause, self.is_failing) = (MIN_PAUSE, false);
     }
 }
@@ -123,7 +123,7 @@ mod tests {
         for _ in 0..20 {
             backoff.pause().await;
             backoff.note_attempt();
-            backoff.note_answer();
+            backoff.note_reply();
         }
         assert!(start.elapsed() >= MIN_PAUSE * 19);
     }
@@ -132,7 +132,7 @@ mod tests {
     async fn a_connection_that_breaks_after_it_worked_is_reopened_at_once() {
         let mut backoff = Backoff::background();
         backoff.note_attempt();
-        backoff.note_answer();
+        backoff.note_reply();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(backoff.next_attempt() <= Instant::now());
     }

@@ -58,8 +58,9 @@ struct Explained {
     source: BoxError,
 }
 
-/// An error that can be copied, for callers that share one request. The copies have the same
-/// variant and the text of the same source.
+/// An error that can be copied, for callers that share one request. The copies have the text of the
+/// error's source. They keep the variants `InvalidConfig`, `Unavailable`, `Unwritable` and
+/// `Refused`. Any other error becomes `Unavailable` if it is transient, and else `Refused`.
 #[derive(Clone, Debug)]
 pub struct SharedError {
     store: &'static str,

@@ -17,14 +17,14 @@ use crate::model::{Error, Result};
 
 /// Time after a failure to open a lane's connection. During this time the lane is used only if all
 /// lanes have failed.
-const BACK_OFF: Duration = Duration::from_secs(1);
+const FAILED_LANE_AVOIDANCE: Duration = Duration::from_secs(1);
 
 /// Load that a lane without an open connection has in addition to its calls, when a call prefers
 /// open connections. Such a call opens another connection only if every open lane has at least this
 /// many more calls.
-const OPENING: usize = 2;
+const UNOPENED_LOAD: usize = 2;
 
-/// Time that a call of [`Lanes::open_soon`] waits for one connection to open before it uses another
+/// Time that a call of [`Lanes::open_avoiding_slow`] waits for one connection to open before it uses another
 /// lane. Most servers, even busy ones, accept a connection in less time, so few attempts to connect
 /// are dropped.
 const SLOW_OPENING: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ const SLOW_OPENING: Duration = Duration::from_millis(500);
 ///     // The first lane is reserved for other calls.
 ///     if let Some(open) = lanes.open_least_busy(1, false, deadline, TIMEOUT, &mut failed).await? {
 ///         let () = open.live.connection; // … a request through it
-///         open.lane.note_answer();
+///         open.lane.note_reply();
 ///         break;
 ///     }
 /// }
@@ -100,14 +100,15 @@ impl<C: Connect> Lanes<C> {
         Self { errors, lanes, opened: Notify::new() }
     }
 
-    /// Returns the lane with the fewest calls and its connection, and opens the connection if there is
-    /// none. Returns `None` if it cannot be opened and another lane may work, because the server may
-    /// allow fewer connections than there are lanes. `failed` counts the lanes that this call could not
-    /// open.
+    /// Returns the lane with the fewest calls and its connection, and opens the connection if there
+    /// is none. Returns `None` if it cannot be opened and another lane may work, because the server
+    /// may allow fewer connections than there are lanes. `failed` counts the lanes that could not
+    /// be opened: it is zero at first, and the caller passes it again when it retries the same call
+    /// of the store.
     ///
-    /// A lane that could not be opened, and the first `reserved` lanes, are chosen only if there is no
-    /// other. With `prefers_open`, a lane that must first open its connection counts as busier by two
-    /// calls.
+    /// A lane that failed to open within the last second, and the first `reserved` lanes, are
+    /// chosen only if there is no other. With `prefers_open`, a lane that must first open its
+    /// connection counts as busier by two calls.
     ///
     /// # Errors
     /// If no lane works. `timeout`, the time limit of the call, is shown in the error after
@@ -132,8 +133,8 @@ impl<C: Connect> Lanes<C> {
     fn least_busy(&self, reserved: usize, prefers_open: bool) -> (&Lane<C>, CountedCall<'_>) {
         let rank = |(index, lane): &(usize, &Lane<C>)| {
             let is_opening = prefers_open && !lane.is_open.load(Relaxed);
-            let load = lane.calls.calls() + if is_opening { OPENING } else { 0 };
-            (lane.has_failed(), *index < reserved, load)
+            let load = lane.calls.calls() + if is_opening { UNOPENED_LOAD } else { 0 };
+            (lane.failed_recently(), *index < reserved, load)
         };
         let (_, lane) = self.lanes.iter().enumerate().min_by_key(rank).expect("there is a lane");
         (lane, lane.calls.count())
@@ -157,7 +158,7 @@ impl<C: Connect> Lanes<C> {
             Err(error) => error,
         };
         *failed += 1;
-        let may_work = *failed < self.lanes.len() && self.lanes.iter().any(|lane| !lane.has_failed());
+        let may_work = *failed < self.lanes.len() && self.lanes.iter().any(|lane| !lane.failed_recently());
         if may_work && Instant::now() < deadline { Ok(None) } else { Err(error) }
     }
 
@@ -174,7 +175,7 @@ impl<C: Connect> Lanes<C> {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn open_soon(
+    pub async fn open_avoiding_slow(
         &self,
         deadline: Instant,
         timeout: Duration,
@@ -232,9 +233,9 @@ impl<C: Connect> fmt::Debug for Lane<C> {
 }
 
 impl<C: Connect> Lane<C> {
-    /// Records that the server has replied, see [`Link::note_answer`].
-    pub fn note_answer(&self) {
-        self.link.note_answer();
+    /// Records that the server has replied, see [`Link::note_reply`].
+    pub fn note_reply(&self) {
+        self.link.note_reply();
     }
 
     /// Gives up the connection of a call that has failed, see [`Link::give_up`].
@@ -251,9 +252,9 @@ impl<C: Connect> Lane<C> {
         is_open && !was_open
     }
 
-    fn has_failed(&self) -> bool {
+    fn failed_recently(&self) -> bool {
         let failed_at = *self.failed_at.lock();
-        failed_at.is_some_and(|at| at.elapsed() < BACK_OFF)
+        failed_at.is_some_and(|at| at.elapsed() < FAILED_LANE_AVOIDANCE)
     }
 }
 
@@ -362,7 +363,7 @@ mod tests {
         let (start, deadline) = (Instant::now(), Instant::now() + TIMEOUT);
         let (mut failed, mut failed_beside) = (0, 0);
         let soon = async {
-            let opened = lanes.open_soon(deadline, TIMEOUT, &mut failed).await;
+            let opened = lanes.open_avoiding_slow(deadline, TIMEOUT, &mut failed).await;
             (opened.expect("the other lane works").expect("the other lane is open"), start.elapsed())
         };
         let beside = async {

@@ -63,7 +63,7 @@ pub trait Connect: Send + Sync {
 /// let live = link.live().await?;
 /// let result: Result<()> = Ok(live.connection); // … a request through it
 /// match result {
-///     Ok(()) => link.note_answer(),
+///     Ok(()) => link.note_reply(),
 ///     // If the connection broke, or the request timed out.
 ///     Err(error) => return Err(link.give_up(&live, error)),
 /// }
@@ -162,7 +162,7 @@ impl<C: Connect> Link<C> {
             return Ok(live);
         }
         if self.has_worked.swap(false, Relaxed) {
-            opening.backoff.note_answer();
+            opening.backoff.note_reply();
             *self.last_error.lock() = None;
         }
         let next_attempt = opening.backoff.next_attempt();
@@ -199,7 +199,7 @@ impl<C: Connect> Link<C> {
 
     /// Records that the server has replied on the connection. Do not call it for a reply in which
     /// the server refuses to serve this connection.
-    pub fn note_answer(&self) {
+    pub fn note_reply(&self) {
         if !self.has_worked.load(Relaxed) {
             self.has_worked.store(true, Relaxed);
         }
@@ -311,7 +311,7 @@ mod tests {
         let server = Server::default();
         let link = link(&server);
         let live = link.live().await.unwrap();
-        link.note_answer();
+        link.note_reply();
         advance(Duration::from_secs(1)).await;
         link.give_up(&live, STORE.unavailable("broke"));
         let began = Instant::now();

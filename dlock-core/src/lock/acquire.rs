@@ -168,7 +168,7 @@ impl Acquisition {
             {
                 None => Box::pin(acquire(target.clone(), options)),
                 Some(thread) => {
-                    let target = Target { locks: target.locks.as_on_thread(), ..target.clone() };
+                    let target = Target { locks: target.locks.without_thread(), ..target.clone() };
                     Box::pin(async move { thread.run(acquire(target, options)).await })
                 }
             };
@@ -284,12 +284,12 @@ async fn acquire(target: Target, options: LockOptions) -> Outcome {
         Wait::For(limit) => Some(WaitDeadline { limit, at: Moment::now().after(limit).instant() }),
         Wait::Never | Wait::Forever => None,
     };
-    let contest = async |deadline| contest(&target, &checked, deadline).await;
+    let run_keeper = async |deadline| run_keeper(&target, &checked, deadline).await;
     match &target.owner {
-        None => contest(deadline).await,
+        None => run_keeper(deadline).await,
         // Boxed, because few calls have an owner, and every call would otherwise reserve the memory
         // of this future.
-        Some(owner) => Box::pin(acquire_for(owner, &target, options, deadline, contest)).await,
+        Some(owner) => Box::pin(acquire_for(owner, &target, options, deadline, run_keeper)).await,
     }
 }
 
@@ -312,14 +312,14 @@ impl CheckedOptions {
     }
 }
 
-/// Enters the owner's hold, if there is one. Otherwise acquires the lock with `contest`, while
+/// Enters the owner's hold, if there is one. Otherwise acquires the lock with `run_keeper`, while
 /// other tasks of the owner wait.
 async fn acquire_for(
     owner: &Owner,
     target: &Target,
     options: &LockOptions,
     deadline: Option<WaitDeadline>,
-    contest: impl AsyncFnOnce(Option<WaitDeadline>) -> Outcome,
+    run_keeper: impl AsyncFnOnce(Option<WaitDeadline>) -> Outcome,
 ) -> Outcome {
     let slot = owner.slot(target.locks.client().id, &target.name);
     // An owner that holds the lock enters at once. It does not wait for other tasks of the owner.
@@ -329,20 +329,20 @@ async fn acquire_for(
     let _turn = match (options.wait_limit(), &deadline) {
         // Another task of this owner is acquiring the lock. The owner does not hold it yet, so this
         // try finds the lock busy.
-        (Wait::Never, _) => match slot.turn.try_lock() {
+        (Wait::Never, _) => match slot.acquisition.try_lock() {
             Ok(turn) => turn,
             Err(_) => return Ok(None),
         },
-        (_, Some(deadline)) => match timeout_at(deadline.at, slot.turn.lock()).await {
+        (_, Some(deadline)) => match timeout_at(deadline.at, slot.acquisition.lock()).await {
             Ok(turn) => turn,
             Err(_) => return Err(deadline.timeout(target, None)),
         },
-        (_, None) => slot.turn.lock().await,
+        (_, None) => slot.acquisition.lock().await,
     };
     if let Some(entered) = slot.enter(target) {
         return entered;
     }
-    let hold_ref = contest(deadline).await?;
+    let hold_ref = run_keeper(deadline).await?;
     if let Some(hold_ref) = &hold_ref {
         slot.set(&hold_ref.hold);
     }
@@ -390,7 +390,7 @@ impl Slot {
 }
 
 /// Starts a keeper, and waits for its result until the deadline.
-async fn contest(target: &Target, checked: &CheckedOptions, deadline: Option<WaitDeadline>) -> Outcome {
+async fn run_keeper(target: &Target, checked: &CheckedOptions, deadline: Option<WaitDeadline>) -> Outcome {
     let failure = deadline.as_ref().map(|_| LastFailure::default());
     let (reply, mut result) = oneshot::channel();
     checked.keeper(target, failure.clone()).start(reply);

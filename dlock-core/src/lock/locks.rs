@@ -291,7 +291,7 @@ impl Locks {
 
     /// Returns the client for use on its thread. It has no reference to the thread, because the
     /// thread must not wait for its own end.
-    pub(super) fn as_on_thread(&self) -> Self {
+    pub(super) fn without_thread(&self) -> Self {
         Self { thread: None, ..self.clone() }
     }
 

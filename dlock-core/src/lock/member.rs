@@ -52,9 +52,10 @@ impl Member {
     /// Dropping the future leaves no hold, no queue position and no renewal.
     pub(super) async fn try_all(members: &[&Self], options: &LockOptions) -> Result<JointTry<Guard>> {
         let Some(Self(Target { locks, .. })) = members.first() else { return Ok(JointTry::Each(Vec::new())) };
-        let on_thread = |member: &&Self| Target { locks: member.0.locks.as_on_thread(), ..member.0.clone() };
+        let on_thread =
+            |member: &&Self| Target { locks: member.0.locks.without_thread(), ..member.0.clone() };
         let targets: Vec<_> = members.iter().map(on_thread).collect();
-        let work = contest(targets, options.clone().wait(Wait::Never));
+        let work = run_keepers(targets, options.clone().wait(Wait::Never));
         Ok(match locks.on_thread(work).await? {
             JointTry::Busy(at) => JointTry::Busy(at),
             JointTry::Each(results) => {
@@ -65,7 +66,7 @@ impl Member {
     }
 }
 
-async fn contest(targets: Vec<Target>, options: LockOptions) -> Result<JointTry<HoldRef>> {
+async fn run_keepers(targets: Vec<Target>, options: LockOptions) -> Result<JointTry<HoldRef>> {
     let keepers = targets.iter().map(|target| Ok(*target.check(options.clone())?.keeper(target, None)));
     let keepers = keepers.collect::<Result<_>>()?;
     let ended = || targets[0].locks.client().keeper_ended();

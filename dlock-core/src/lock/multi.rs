@@ -61,9 +61,9 @@ pub struct MultiLock {
 /// MultiLock itself. The member's error has more detail, so the member's timeout comes first.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(20);
 
-/// Maximum number of rounds in which a member that was granted early is lost before the last member
-/// is granted. Without this limit, an acquisition would never end in a store whose replies take
-/// longer than the ttl.
+/// Maximum number of rounds that grant all members, but after which a member that was granted early
+/// is lost already. Without this limit, an acquisition would never end in a store whose replies
+/// take longer than the ttl.
 const MAX_LOST_ROUNDS: u32 = 5;
 
 /// The [store](DistributedLock::store) of every MultiLock.

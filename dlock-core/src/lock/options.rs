@@ -108,15 +108,15 @@ impl LockOptions {
     /// none; zero means none.
     ///
     /// This is for work that needs some time to stop, such as a request in flight or a child
-    /// process. A holder that the store cannot reach is lost at its deadline. It then has the margin
-    /// to stop before the store grants the lock to another client. The guard must be dropped after
-    /// the work has stopped, because its drop releases the lock. If it is not dropped, the keeper
-    /// releases the lock at the end of the margin.
+    /// process. A holder that cannot reach the store is lost at its deadline. It then has the
+    /// margin to stop before the store grants the lock to another client. The guard must be dropped
+    /// after the work has stopped, because its drop releases the lock. If it is not dropped, the
+    /// keeper releases the lock at the end of the margin.
     ///
-    /// [`remaining`](crate::Guard::remaining), [`is_lost`](crate::Guard::is_lost), leases and
-    /// [`max_hold`](Self::max_hold) end by the margin earlier too. A loss that the store reports has
-    /// no margin, because another client may hold the lock already. At most half of the ttl, of the
-    /// lease, and of `max_hold`.
+    /// [`remaining`](crate::Guard::remaining) and [`is_lost`](crate::Guard::is_lost) refer to the
+    /// deadline, so for them a lease and [`max_hold`](Self::max_hold) end earlier by the margin,
+    /// too. A loss that the store reports has no margin, because another client may hold the lock
+    /// already. At most half of the ttl, of the lease, and of `max_hold`.
     #[must_use]
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
@@ -132,7 +132,7 @@ impl LockOptions {
     /// free after its ttl, so that another host can do the remaining work.
     ///
     /// Not every store can keep a lock without its holder
-    /// ([`Info::detaches`](crate::driver::Info::detaches)). A store that cannot refuses the option
+    /// ([`Info::detaches`](crate::driver::Info::detaches)). Any other store refuses the option
     /// before any I/O.
     #[must_use]
     pub fn at_least(mut self, min: Duration) -> Self {
@@ -232,7 +232,8 @@ impl LockOptions {
         self.shortest_span(info).1 / 2
     }
 
-    /// Returns the shortest of the durations that limit a hold without renewals, with its name.
+    /// Returns the shortest of the ttl, the lease and `max_hold`, with its name. In a store without
+    /// sessions the lease is also the ttl.
     fn shortest_span(&self, info: &Info) -> (&'static str, Duration) {
         let ttl = match self.lease {
             Some(lease) if info.session.is_none() => ("lease", lease),

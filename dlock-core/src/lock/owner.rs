@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     hold: SyncMutex<Weak<Hold>>,
     /// Locked while one of the owner's tasks acquires the lock. A second task waits for this mutex
     /// and then re-enters, because in the store it would wait behind the first task.
-    pub(crate) turn: Mutex<()>,
+    pub(crate) acquisition: Mutex<()>,
 }
 
 impl Slot {

@@ -76,7 +76,7 @@ fn check(info: &Info, length: Duration) -> Result<()> {
 fn key(since_1970: Duration, length: Duration) -> String {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let length_ms = millis(length).max(1);
-    let middle = millis(since_1970).saturating_add(lead(length_ms)) / length_ms * length_ms;
+    let middle = millis(since_1970).saturating_add(until_middle(length_ms)) / length_ms * length_ms;
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(middle)).unwrap_or(UNIX_EPOCH);
     // Shows milliseconds only if there are any.
     format!("{}/{}", humantime::format_rfc3339(time), text(length))
@@ -85,7 +85,7 @@ fn key(since_1970: Duration, length: Duration) -> String {
 /// Returns the length of the part of a period before its middle. This is half of the period. For
 /// periods from a minute on, it is rounded so that the borders are half a minute away from whole
 /// minutes.
-fn lead(length_ms: u64) -> u64 {
+fn until_middle(length_ms: u64) -> u64 {
     if length_ms < MINUTE { length_ms / 2 } else { length_ms / 2 / MINUTE * MINUTE + MINUTE / 2 }
 }
 

@@ -167,7 +167,7 @@ impl Locks {
     /// Safe. If the future is dropped, a task returns the hold to the ticket for the rest of the
     /// ticket's time. If the store's reply was lost, the hold returns to the ticket for one ttl.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
-        let (locks, id, ticket) = (self.as_on_thread(), ticket.id, ticket.clone());
+        let (locks, id, ticket) = (self.without_thread(), ticket.id, ticket.clone());
         let resumed = async move {
             let (reply, outcome) = oneshot::channel();
             let new_id = ClaimId::random_for(&locks.defaults().who(locks.who())?);
@@ -193,7 +193,7 @@ impl Locks {
     /// # Cancel safety
     /// Safe. If the future is dropped, a task completes the release.
     pub async fn release(&self, ticket: &Ticket) -> Result<()> {
-        let (locks, ticket) = (self.as_on_thread(), ticket.clone());
+        let (locks, ticket) = (self.without_thread(), ticket.clone());
         let released = async move {
             let (reply, result) = oneshot::channel();
             locks.keeper_of(&ticket, ticket.id)?.start_release_detached(reply);

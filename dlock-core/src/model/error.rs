@@ -129,8 +129,8 @@ pub enum Error {
         source: BoxError,
     },
 
-    /// The call was made outside of a tokio runtime, which has to keep the lock, and the connections
-    /// of its store. Call it from a task of a tokio runtime with time enabled.
+    /// The call was made outside of a tokio runtime, on which the keeper and the connections of the
+    /// store have to run. Call it from a task of a tokio runtime with time enabled.
     #[error(
         "lock `{name}` cannot be used outside of a tokio runtime; call it from one of its tasks, or connect with `connect_on_own_thread`"
     )]

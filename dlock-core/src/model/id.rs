@@ -52,8 +52,8 @@ impl ClaimId {
         &self.0
     }
 
-    /// Number of characters at the beginning of the text of an id that the claims of one RedLock
-    /// claim on all its members share. They are unique among claims.
+    /// Length of the prefix that the texts of the ids of a RedLock claim and of its claims on all
+    /// members share. No other claim has the same prefix.
     pub(crate) const COMMON_CHARS: usize = 30;
 
     /// Returns whether this is the claim that a store reports with the text `id`, or one of its

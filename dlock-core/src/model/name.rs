@@ -11,8 +11,9 @@ const MAX_LEN: usize = 1024;
 /// The name of a lock: 1 to 1024 bytes of UTF-8 without control characters, case-sensitive,
 /// compared byte by byte.
 ///
-/// Cheap to clone. A text like `"invoice/42"` converts into a name. An illegal name is reported by
-/// the first call that would use it.
+/// Cheap to clone. A text like `"invoice/42"` converts into a name. [`new`](Self::new) and the
+/// conversions refuse an illegal name. A handle, such as that of
+/// [`Locks::mutex`](crate::Locks::mutex), accepts it, and its first call returns the error.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 

@@ -32,7 +32,7 @@ impl Session {
             // After a refusal, the next keep-alive is early enough for another try.
             retries_now = result.as_ref().is_err_and(Error::is_transient);
             if result.is_ok() {
-                backoff.note_answer();
+                backoff.note_reply();
             }
         }
     }

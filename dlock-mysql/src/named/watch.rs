@@ -53,7 +53,7 @@ impl Hold {
     pub(super) async fn until_watchable(&mut self, client: &Arc<NamedClient>, id: ClaimId) {
         loop {
             match &mut self.anchor {
-                Anchor::Taken(session) if !session.has_ended() => return,
+                Anchor::Taken(session) if !session.is_ending() => return,
                 Anchor::None | Anchor::Taken(_) => {
                     sleep_until(self.granted_at + UNWATCHED).await;
                     self.anchor = Anchor::Taking(Box::pin(take_anchor(Arc::clone(client), id)));

@@ -331,7 +331,7 @@ impl Claim for QueueClaim {
             ("claims", &claims.join(",")),
             ("ring", &self.ring_sql()),
         ]);
-        if self.client.must_sweep() {
+        if self.client.count_release() {
             batch.push(';');
             batch.push_str(&SWEEP.with(&[("queue", queue)]));
         }

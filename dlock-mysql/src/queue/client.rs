@@ -71,7 +71,7 @@ impl QueueClient {
     }
 
     /// Returns whether a release that is sent now also deletes expired claims of other locks.
-    pub(super) fn must_sweep(&self) -> bool {
+    pub(super) fn count_release(&self) -> bool {
         let (now, mut swept_at) = (Instant::now(), self.swept_at.lock());
         let is_due = swept_at.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP_INTERVAL);
         if is_due {

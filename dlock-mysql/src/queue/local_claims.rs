@@ -78,7 +78,7 @@ impl LocalClaims {
     pub(super) fn bell_owner(&self, id: ClaimId) -> Option<Arc<Session>> {
         let records = self.lock();
         let owner = records.claims.get(&id)?.bell_owner.as_ref()?;
-        (!owner.session.has_ended()).then(|| Arc::clone(&owner.session))
+        (!owner.session.is_ending()).then(|| Arc::clone(&owner.session))
     }
 
     /// Returns whether the server should be asked which session owns the claim's doorbell.
@@ -94,7 +94,7 @@ impl LocalClaims {
         let is_confirmed = claim
             .bell_owner
             .as_ref()
-            .is_some_and(|owner| owner.confirmed_at_epoch == session_epoch && !owner.session.has_ended());
+            .is_some_and(|owner| owner.confirmed_at_epoch == session_epoch && !owner.session.is_ending());
         !is_confirmed && claim.checked_at.is_none_or(|at| at.elapsed() >= interval)
     }
 

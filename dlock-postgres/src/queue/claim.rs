@@ -150,7 +150,7 @@ impl PostgresClaim {
 
     /// Polls the queue, and returns the claim's position if it still waits. Returns `None` without a
     /// poll if the claim was woken, or must be kept alive by an attempt.
-    async fn still_waits(&self) -> Result<Option<Position>> {
+    async fn poll_position(&self) -> Result<Option<Position>> {
         let Some(position) = self.position.filter(|_| self.request.wait != Wait::Never) else {
             return Ok(None);
         };
@@ -211,7 +211,7 @@ impl Claim for PostgresClaim {
     async fn attempt(&mut self) -> Result<Attempt> {
         self.client.info.check_kind(self.request.kind)?;
         let is_try = self.request.wait == Wait::Never;
-        if let Some(position) = self.still_waits().await? {
+        if let Some(position) = self.poll_position().await? {
             return Ok(Attempt::Busy { retry_in: self.retry_in(position) });
         }
         // Once the client listens, seats cost no request, and no wake-up can be missed.
@@ -287,7 +287,7 @@ impl Claim for PostgresClaim {
                 Box::new(self.name()),
                 Box::new(claims),
                 Box::new(self.client.channel.clone()),
-                Box::new(self.client.must_sweep()),
+                Box::new(self.client.count_release()),
             ],
             // A release is not bounded by the ttl, because the hold has ended for its caller.
             timeout: self.client.connection.timeout(),

@@ -117,11 +117,12 @@ impl Client {
     }
 
     /// Counts a release, and returns whether it also deletes expired claims of other locks.
-    pub(crate) fn must_sweep(&self) -> bool {
+    pub(crate) fn count_release(&self) -> bool {
         self.releases.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY)
     }
 
-    /// Wakes claims of this client, which the server leaves to the client that freed the lock.
+    /// Wakes claims of this client. The server sends no notification for them, but returns their
+    /// ids to the client that freed the lock.
     pub(crate) fn wake(&self, claims: &[Uuid]) {
         for claim in claims {
             self.seats.wake(&keys::claim_id(*claim).to_string(), Wake::All);

@@ -1,8 +1,8 @@
 //! Listens for the notifications that wake the waiters of a client.
 //!
-//! The client has one channel. A notification on it has the id of a claim that holds the lock now. The
-//! server wakes every listening session for each notification in the database, so a client listens
-//! only while it has waiters, on a connection of its own.
+//! The client has one channel. A notification on it has the id of a claim that holds the lock now,
+//! or that has to poll. The server wakes every listening session for each notification in the
+//! database, so a client listens only while it has waiters, on a connection of its own.
 
 use std::{
     collections::HashSet,
@@ -120,7 +120,7 @@ impl Notifications {
         backoff: &mut Backoff,
     ) -> Result<End> {
         let Opened { client, mut messages, .. } = self.open(seats).await?;
-        backoff.note_answer();
+        backoff.note_reply();
         let _listening = ListeningMark::new(&self.hearing.is_listening);
         self.has_listened = true;
         seats.mark_subscribed(added);

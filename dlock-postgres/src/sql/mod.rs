@@ -33,7 +33,8 @@ pub(crate) mod advisory {
     pub(crate) const BREAK: &str = include_str!("advisory/break.sql");
 }
 
-/// A statement with parameters. A session prepares it once, when it is first used.
+/// A statement with parameters. A session prepares it when it is first used, except with
+/// `prepare=off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Attempt,

@@ -16,7 +16,7 @@ use redis::cluster_routing::Slot;
 /// refuses the request and replies with its time, and the client sends the request again.
 ///
 /// A deadline is too late in two cases. After the server's clock was set back, it is too late by
-/// that amount, until the clock is [read again](Self::must_be_read). On a node of a cluster whose
+/// that amount, until the clock is [read again](Self::begin_reading). On a node of a cluster whose
 /// clock is behind the clock that was read, it is too late by the difference.
 #[derive(Debug)]
 pub(crate) struct ServerClock(Mutex<Readings>);
@@ -45,7 +45,7 @@ impl ServerClock {
     /// because it is outdated at `now`. A call that returns `true` assigns the reading to its
     /// caller. Other calls then return `false`, and their callers use the old reading, until the
     /// caller has replaced it or [`RETRY_PAUSE`] has passed.
-    pub(crate) fn must_be_read(&self, now: Moment) -> bool {
+    pub(crate) fn begin_reading(&self, now: Moment) -> bool {
         let mut readings = self.0.lock();
         let is_due = !now.since(readings.read_again).is_zero();
         if is_due {
@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn one_caller_reads_an_outdated_clock_again() {
         let clock = ServerClock::new(ClockReading::received(1000 * SECOND));
-        assert!(!clock.must_be_read(Moment::now()));
+        assert!(!clock.begin_reading(Moment::now()));
         let later = Moment::now().after(ClockReading::VALIDITY + Duration::from_secs(1));
-        assert!(clock.must_be_read(later));
-        assert!(!clock.must_be_read(later), "a second caller waits for the clock, too");
+        assert!(clock.begin_reading(later));
+        assert!(!clock.begin_reading(later), "a second caller waits for the clock, too");
         assert!(
-            clock.must_be_read(later.after(RETRY_PAUSE * 2)),
+            clock.begin_reading(later.after(RETRY_PAUSE * 2)),
             "a reading without a reply is not repeated"
         );
     }
@@ -140,6 +140,6 @@ mod tests {
         for slot in [None, slot] {
             assert!(clock.deadline(slot, Moment::now(), Duration::ZERO) < 1100 * SECOND);
         }
-        assert!(!clock.must_be_read(Moment::now()));
+        assert!(!clock.begin_reading(Moment::now()));
     }
 }

@@ -50,7 +50,8 @@ impl Record {
         [lock, second]
     }
 
-    /// Returns the name of the claim in the scripts: its owner, with the limit for a permit.
+    /// Returns the name of the claim in the scripts: its owner, followed by `:write` for a write
+    /// hold and by the limit for a permit.
     pub(crate) fn field(&self) -> Cow<'_, str> {
         match self.kind {
             Kind::Write => format!("{}:write", self.owner).into(),

@@ -43,7 +43,7 @@ const DELETION_GRACE: Duration = Duration::from_millis(200);
 /// expire.
 const MAX_DELETIONS: usize = 100;
 
-/// The labels that a client has written within about the last hour.
+/// The labels that a client has written and that have not expired.
 pub(crate) struct WrittenLabels {
     /// Id of the client. A label that no other client has used is stored with it.
     client: ClaimId,
@@ -79,7 +79,7 @@ impl WrittenLabels {
     ///
     /// `lasting` is the time that the claim lasts. `is_last` says that no renewal of the claim
     /// follows, because the call detaches it.
-    fn due(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
+    fn begin_write(&self, key: [u8; Who::KEY_LEN], lasting: Duration, is_last: bool) -> Option<Duration> {
         let mut state = self.state.lock();
         let now = Moment::now();
         let retry_at = now.after(RETRY_INTERVAL);
@@ -145,7 +145,7 @@ impl Client {
         call: Pin<&mut impl Future<Output = T>>,
     ) -> T {
         let lasting = detached.unwrap_or(request.ttl);
-        match self.labels.due(request.id.who_key(), lasting, detached.is_some()) {
+        match self.labels.begin_write(request.id.who_key(), lasting, detached.is_some()) {
             None => call.await,
             // Boxed because it is rare, and would make the future of every call larger.
             Some(ttl) => Box::pin(self.call_and_write_label(request, ttl, call)).await,
@@ -173,8 +173,8 @@ impl Client {
 
     async fn write_label(&self, request: &Request, ttl: Duration) {
         let (key, sent_at) = (request.id.who_key(), Moment::now());
-        // A claim that was resumed has the key of the client that created it. This client does not
-        // know the label, so the label in the store stays as it is.
+        // The id of a ticket has the key of the label of the client that drew the ticket. This
+        // client may not know that label, so the label in the store stays as it is.
         let text = if key == request.who.key() { request.who.text() } else { "" };
         let args = (text, self.labels.client.to_string(), millis(ttl));
         let call = WHO.call(keys::label_key(&self.config.prefix, key), args);
@@ -208,30 +208,30 @@ mod tests {
     fn a_label_is_written_for_minutes_and_for_longer_by_a_client_that_continues() {
         let (labels, anna, bert) = (WrittenLabels::new(), [1; 5], [2; 5]);
         let (ttl, long) = (Duration::from_secs(30), Duration::from_secs(24 * 3600));
-        assert_eq!(labels.due(anna, ttl, false), Some(ttl + FIRST_EXTRA));
+        assert_eq!(labels.begin_write(anna, ttl, false), Some(ttl + FIRST_EXTRA));
         assert_eq!(
-            labels.due(anna, ttl, false),
+            labels.begin_write(anna, ttl, false),
             None,
             "each acquisition writes it until the server has replied"
         );
         labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
-        assert_eq!(labels.due(anna, ttl, false), None, "written again though it exists");
+        assert_eq!(labels.begin_write(anna, ttl, false), None, "written again though it exists");
         assert_eq!(
-            labels.due(bert, ttl, false),
+            labels.begin_write(bert, ttl, false),
             Some(ttl + FIRST_EXTRA),
             "not written, though it is another label"
         );
         assert_eq!(
-            labels.due(anna, long, true),
+            labels.begin_write(anna, long, true),
             Some(long + FIRST_EXTRA),
             "not written, though it expires before the detached claim"
         );
         labels.confirm(anna, Moment::now().after(long + FIRST_EXTRA));
-        assert_eq!(labels.due(anna, long, true), None, "written again though it lasts long enough");
+        assert_eq!(labels.begin_write(anna, long, true), None, "written again though it lasts long enough");
         // The label expires soon, and was written a minute ago.
         labels.confirm(anna, Moment::now().after(ttl));
         labels.state.lock().labels.get_mut(&anna).unwrap().retry_at = Moment::now();
-        assert_eq!(labels.due(anna, ttl, false), Some(ttl + LATER_EXTRA));
+        assert_eq!(labels.begin_write(anna, ttl, false), Some(ttl + LATER_EXTRA));
     }
 
     #[test]
@@ -239,17 +239,17 @@ mod tests {
         let (labels, [anna, bert, carl]) = (WrittenLabels::new(), [[1; 5], [2; 5], [3; 5]]);
         let ttl = Duration::from_secs(30);
         for label in [anna, bert, carl] {
-            labels.due(label, ttl, false);
+            labels.begin_write(label, ttl, false);
         }
         labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
         labels.confirm(bert, Moment::now().after(ttl + FIRST_EXTRA));
-        labels.due(bert, 2 * ttl, true);
-        labels.due(bert, ttl, true);
+        labels.begin_write(bert, 2 * ttl, true);
+        labels.begin_write(bert, ttl, true);
         assert_eq!(labels.take_unneeded(), [anna], "of a label, one of a detached claim, and none");
         assert_eq!(labels.take_unneeded(), [[0; 5]; 0], "deleted twice");
         // Another client with the same connection is closed later.
-        assert_eq!(labels.due(anna, ttl, false), Some(ttl + FIRST_EXTRA), "not written again");
-        labels.due(bert, ttl, false);
+        assert_eq!(labels.begin_write(anna, ttl, false), Some(ttl + FIRST_EXTRA), "not written again");
+        labels.begin_write(bert, ttl, false);
         labels.confirm(anna, Moment::now().after(ttl + FIRST_EXTRA));
         assert_eq!(labels.take_unneeded(), [anna], "the label of a detached claim is deleted later");
     }

@@ -68,7 +68,7 @@ impl Breaker {
         let mut state = self.state.lock();
         if slot(cmd).is_some_and(|slot| state.failing.contains(&slot)) {
             state.failing.clear();
-            state.backoff.note_answer();
+            state.backoff.note_reply();
             state.last_error = None;
             self.is_tripped.store(false, Relaxed);
         }

@@ -106,7 +106,7 @@ impl Messages {
                     change = None;
                     match result {
                         Ok(added) => {
-                            backoff.note_answer();
+                            backoff.note_reply();
                             seats.mark_subscribed(&added);
                         }
                         Err(error) => return End::Connection(Some(error::explain(error))),

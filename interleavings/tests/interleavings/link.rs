@@ -64,7 +64,7 @@ pub(crate) async fn callers() {
                     return;
                 }
                 let live = link.live().await.expect("the server is up");
-                link.note_answer();
+                link.note_reply();
                 yield_randomly(6).await;
                 link.give_up(&live, STORE.unavailable("broke"));
                 let next = link.live().await.expect("the server is up");
@@ -91,7 +91,7 @@ pub(crate) async fn late_error() {
     let link = Arc::new(Link::new(STORE, Duration::from_secs(3), Client(Arc::clone(&server))));
     let live = link.live().await.expect("the server is up");
     // A connection that has worked for a second is opened again without a pause.
-    link.note_answer();
+    link.note_reply();
     sleep(Duration::from_secs(1)).await;
     let tasks: Vec<_> = (0..3)
         .map(|_| {

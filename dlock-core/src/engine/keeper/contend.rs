@@ -6,7 +6,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Keeper, Outcome,
-    pause::{MAX_FAILURES, MIN_SLEEP, jittered, retry_pause, spread},
+    pause::{MAX_FAILURES, MIN_SLEEP, retry_pause, with_large_jitter, with_small_jitter},
 };
 use crate::{
     contract::{Attempt, Claim, Grant},
@@ -19,9 +19,10 @@ use crate::{
     model::{Error, Wait},
 };
 
-/// Number of hints in a row that a waiter follows at once. It pauses before each further hint, for
-/// one to eight times [`MIN_SLEEP`]. A hand-off needs one or two hints. Without the pauses, a store
-/// that sends hints all the time would make the waiter send attempts all the time.
+/// Number of hints in a row that a waiter follows at once. It pauses before the attempt that
+/// follows each further hint, for one to eight times [`MIN_SLEEP`]. A hand-off needs one or two
+/// hints. Without the pauses, a store that sends hints all the time would make the waiter send
+/// attempts all the time.
 const UNPACED_HINTS: u32 = 3;
 
 /// The end of a contest.
@@ -115,7 +116,7 @@ impl Keeper {
                     streak = FailureStreak { is_queued: true, ..FailureStreak::default() };
                     // At least three attempts in a ttl, because each attempt also keeps the waiting
                     // claim alive in the store.
-                    jittered(retry_in.min(self.request.ttl / 3))
+                    with_small_jitter(retry_in.min(self.request.ttl / 3))
                 }
                 Err(error) => {
                     let may_retry = self.request.wait != Wait::Never && error.is_transient();
@@ -126,7 +127,7 @@ impl Keeper {
                     if let Some(failure) = &self.failure {
                         *failure.lock() = Some(error.into());
                     }
-                    spread(retry_pause(streak.failures)).min(self.request.ttl / 3).max(MIN_SLEEP)
+                    with_large_jitter(retry_pause(streak.failures)).min(self.request.ttl / 3).max(MIN_SLEEP)
                 }
             };
             let hint = async {

@@ -28,12 +28,12 @@ pub(crate) fn retry_pause(failures: u32) -> Duration {
 
 /// Returns `pause` plus a random addition of up to half of it. An outage affects all waiters of a
 /// store at the same time, and their retries must not stay synchronized.
-pub(crate) fn spread(pause: Duration) -> Duration {
+pub(crate) fn with_large_jitter(pause: Duration) -> Duration {
     pause + (pause / 2).mul_f64(fastrand::f64())
 }
 
 /// Returns the longer of `sleep` and [`MIN_SLEEP`], plus a random addition of up to a tenth of
 /// `sleep`, at most [`MAX_JITTER`].
-pub(crate) fn jittered(sleep: Duration) -> Duration {
+pub(crate) fn with_small_jitter(sleep: Duration) -> Duration {
     sleep.max(MIN_SLEEP) + (sleep / 10).min(MAX_JITTER).mul_f64(fastrand::f64())
 }

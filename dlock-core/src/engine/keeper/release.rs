@@ -9,10 +9,10 @@
 //! store with sessions only the end of the session removes the claim, so there the requests are
 //! repeated without a limit, except after a refusal while the client closes.
 //!
-//! A client has a limited number of releases in flight, see [`Admitted`]. After an outage many waiters
-//! leave at the same time. If all their releases were sent at once, each would wait for the others
-//! until its timeout, and the repetitions would add to the load. Detachments do not wait, because the
-//! hold is not renewed any more and must not expire before.
+//! A client has a limited number of releases in flight, see [`Admitted`]. After an outage many
+//! waiters leave at the same time. If all their releases were sent at once, each would wait for the
+//! others until its timeout, and the repetitions would add to the load. Detachments do not wait,
+//! because the hold is not renewed any more and must not expire before its detachment.
 
 use std::{pin::pin, time::Duration};
 
@@ -25,7 +25,7 @@ use tokio::{
 use super::{
     Keeper,
     keep::reply_or_timeout,
-    pause::{jittered, retry_pause},
+    pause::{retry_pause, with_small_jitter},
 };
 use crate::{
     contract::{Claim, Info, Release, Renewal},
@@ -281,7 +281,7 @@ impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
         } else {
             retry_pause(self.failures)
         };
-        sleep(jittered(pause)).await;
+        sleep(with_small_jitter(pause)).await;
         true
     }
 }

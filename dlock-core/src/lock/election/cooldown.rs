@@ -3,7 +3,7 @@
 use std::{ops::Range, time::Duration};
 
 use crate::{
-    engine::spread,
+    engine::with_large_jitter,
     model::{Error, Result, duration::text},
 };
 
@@ -45,7 +45,7 @@ impl Cooldown {
         self.failures = self.failures.saturating_add(1);
         // The upper third is left to the jitter.
         let base = doubled.min(self.range.end * 2 / 3).max(self.range.start);
-        spread(base).min(self.range.end)
+        with_large_jitter(base).min(self.range.end)
     }
 
     /// Forgets the failures after a term of this length, if it was long enough or has succeeded.

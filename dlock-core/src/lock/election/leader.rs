@@ -34,8 +34,8 @@ pub enum Observed {
         /// Number of the last term that this observer has reported. `None` if it has reported none.
         after: Option<Token>,
     },
-    /// The leader is not known, because the store has not replied for one ttl, or because it has
-    /// reported a smaller term than before.
+    /// The leader is not known, because the store has not replied for the time that
+    /// [`Observer`](super::Observer) states, or because it has reported a smaller term than before.
     Unknown {
         /// Time of the last inspection to which the store has replied. If it has never replied, the
         /// time at which the observation began.

@@ -34,7 +34,7 @@ dlock waits for the end of the command, whatever the number of signals. \
 Without a terminal it forwards HUP, INT, QUIT, TERM, USR1, USR2 and WINCH to the command's process group. \
 At a terminal it forwards HUP, TERM, USR1 and USR2 to the command itself, and the command receives a Ctrl-C directly. \
 After a Ctrl-C that ended the wait or the command, dlock ends by INT too, so that an enclosing shell script ends. \
-If dlock itself is killed, the kernel kills the command (on Linux; neither the command's children nor a set-user-id program).";
+If dlock itself is killed, the kernel kills the command (on Linux; neither the command's children nor a command that has changed its user).";
 
 /// Runs commands one at a time, under locks that processes share through a store.
 #[derive(Parser)]

@@ -12,6 +12,7 @@ use std::{
 use dlock::Guard;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::{
+    io::Errno,
     process::{
         Pid, Signal, getpgid, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group,
     },
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::{
     descendants, exec,
     exit::{self, Failure, Outcome},
+    output,
     signals::Signals,
 };
 
@@ -59,9 +61,9 @@ enum Target {
 }
 
 impl Child {
-    /// Starts a command. From then on `signals` also receives the signals that are only forwarded.
+    /// Starts a command. If it has a process group of its own, `signals` also receives the signals that
+    /// a terminal would send to that group.
     pub(crate) fn spawn(mut command: Command, signals: &mut Signals) -> Outcome<Self> {
-        signals.listen_to(&[Signal::USR1, Signal::USR2])?;
         let others = descendants::all();
         let adopts = descendants::adopt() || is_first();
         let target =
@@ -123,21 +125,27 @@ impl Child {
 
     /// Sends TERM to the command and all its descendants.
     pub(crate) fn terminate(&self) {
-        self.send_to_all(Signal::TERM);
+        self.send_to_all(Signal::TERM).ok();
         // A suspended process would not react to TERM, so continue it.
-        self.send_to_all(Signal::CONT);
+        self.send_to_all(Signal::CONT).ok();
     }
 
     /// Waits for the end of the command and its descendants after [`terminate`](Self::terminate).
-    /// Sends KILL to the processes that still run after `grace`. Returns when all have ended or
-    /// cannot be killed.
+    /// Sends KILL to the processes that still run after `grace`. Waits without a limit for a command
+    /// that runs as another user and cannot be killed, and says so. Does not wait for its
+    /// descendants of that kind.
     pub(crate) async fn stop(&mut self, grace: Duration, signals: &mut Signals) -> Outcome<ExitStatus> {
         let limit = Instant::now() + grace.min(LONGEST_GRACE);
         let all = |_| true;
         let status = match timeout_at(limit, self.forward_until_end(signals, all)).await {
             Ok(status) => status,
             Err(_) => {
-                self.send_to_all(Signal::KILL);
+                if self.send_to_all(Signal::KILL).is_err() {
+                    let pid = self.pid.as_raw_nonzero();
+                    output::say(&format!(
+                        "cannot stop the command (process {pid}), which runs as another user; it may run beside the next holder"
+                    ));
+                }
                 self.forward_until_end(signals, all).await
             }
         };
@@ -150,7 +158,7 @@ impl Child {
             if !self.has_processes() {
                 break;
             }
-            self.send_to_all(Signal::KILL);
+            self.send_to_all(Signal::KILL).ok();
             sleep(CHECK_INTERVAL).await;
             self.reap_others();
         }
@@ -165,23 +173,30 @@ impl Child {
 
     /// Sends a signal to the command and its descendants, also to those in other process groups and
     /// sessions.
-    fn send_to_all(&self, signal: Signal) {
-        if !self.adopts || self.target == Target::Group {
-            self.send(signal);
-        }
+    ///
+    /// # Errors
+    /// This user may not send signals to the command.
+    fn send_to_all(&self, signal: Signal) -> Result<(), Denied> {
+        // Whether or not `/proc` lists the command. A command whose main thread has ended looks as if
+        // it had ended.
+        let sent = self.send(signal);
         if self.adopts {
-            let is_in_group = |pid: &Pid| self.target == Target::Group && getpgid(Some(*pid)) == Ok(self.pid);
-            for pid in descendants::all_but(&self.others).into_iter().filter(|pid| !is_in_group(pid)) {
+            let has_it = |pid: &Pid| match self.target {
+                Target::Group => getpgid(Some(*pid)) == Ok(self.pid),
+                Target::Process => *pid == self.pid,
+            };
+            for pid in descendants::all_but(&self.others).into_iter().filter(|pid| !has_it(pid)) {
                 kill_process(pid, signal).ok();
             }
         }
+        sent
     }
 
     fn forward(&self, signal: Signal) {
         let comes_from_terminal =
             self.target == Target::Process && [Signal::INT, Signal::QUIT].contains(&signal);
         if !comes_from_terminal {
-            self.send(signal);
+            self.send(signal).ok();
         }
         if signal == Signal::TSTP {
             // dlock is suspended together with the command. Otherwise the command would continue
@@ -190,14 +205,23 @@ impl Child {
         }
     }
 
-    /// Sends a signal. Ignores failures, because a process that has ended needs no signal.
-    fn send(&self, signal: Signal) {
-        match self.target {
-            Target::Group => kill_process_group(self.pid, signal).ok(),
-            Target::Process => kill_process(self.pid, signal).ok(),
+    /// Sends a signal to the target. A process that has ended needs none.
+    ///
+    /// # Errors
+    /// This user may not send signals to the command, for example because it is a set-user-id program.
+    fn send(&self, signal: Signal) -> Result<(), Denied> {
+        let sent = match self.target {
+            Target::Group => kill_process_group(self.pid, signal),
+            // Its process id may belong to another process once its status was read.
+            Target::Process if self.process.id().is_none() => Ok(()),
+            Target::Process => kill_process(self.pid, signal),
         };
+        if sent == Err(Errno::PERM) { Err(Denied) } else { Ok(()) }
     }
 }
+
+/// This user may not send signals to the command.
+struct Denied;
 
 /// Returns whether dlock is the first process of a container.
 fn is_first() -> bool {

@@ -263,10 +263,10 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains([':', '/']) && !text.starts_with(['.', '~'])
 }
 
-/// Returns whether a file exists. An inaccessible file counts as existing, because it must not be
-/// ignored silently.
+/// Returns whether a file exists. An inaccessible file, and a link to a missing file, count as
+/// existing, because they must not be ignored silently.
 fn exists(file: &Path) -> bool {
-    file.try_exists().unwrap_or(true)
+    !file.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Reads a configuration. Returns the store with this name, the store of a lock, or the default
@@ -428,3 +428,16 @@ pub(crate) fn url(file: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod fuzz;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_missing_configuration_is_not_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let [link, missing] = ["link", "missing"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink(&missing, &link).unwrap();
+        assert!(exists(&link) && !exists(&missing));
+    }
+}

@@ -80,7 +80,11 @@ impl Status {
         // The name of the program is in parentheses, and may contain parentheses itself.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        let has_ended = matches!(*fields.first()?, "Z" | "X");
+        // A process whose main thread has ended is shown as a zombie while its other threads run.
+        let has_ended = match *fields.first()? {
+            "Z" => number(17)? <= 1,
+            state => state == "X",
+        };
         Some(Self { parent: fields.get(1)?.parse().ok()?, has_ended, started: number(19)? })
     }
 }

@@ -54,8 +54,11 @@ impl Run {
     }
 }
 
+/// Returns the namespace of this process's number. The first namespace has the same number on every
+/// host, so the boot of the host is a part of it.
 fn namespace() -> Option<String> {
-    Some(fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Some(format!("{} {}", fs::read_link("/proc/self/ns/pid").ok()?.display(), boot.trim_end()))
 }
 
 /// Locks of all outer dlocks, from the outermost.
@@ -138,6 +141,18 @@ mod tests {
 
     fn outer(kind: Kind, guard: &Guard, locks: &Locks) -> OuterHolds {
         OuterHolds(vec![Held::new(locks, kind, guard)])
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_outer_run_on_another_host_counts_as_running() {
+        let mut run = Run::this_process().unwrap();
+        assert!(run.is_running());
+        run.started += 1;
+        assert!(!run.is_running(), "this host has no such process");
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        run.namespace = run.namespace.replace(boot.trim_end(), "that of another host");
+        assert!(run.is_running());
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -144,6 +144,8 @@ async fn take(
     match outcome {
         Ok(End::Status(status)) => Ok(status),
         Ok(End::Become(words, (name, token))) => {
+            // A signal that arrived while the client was closed must not be lost.
+            signals.unless(async { Ok(()) }).await?;
             Err(exec::replace(&words, |command| set_environment(command, &name, token)))
         }
         Err(failure) => Err(args.busy.apply(failure, wait_limit.wait)),

@@ -1,6 +1,11 @@
 //! The signals that dlock handles itself.
 
-use std::{fs, future::poll_fn, io, process, task::Poll};
+use std::{
+    fs,
+    future::{poll_fn, ready},
+    io, process,
+    task::Poll,
+};
 
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::low_level;
@@ -10,6 +15,10 @@ use crate::exit::{Failure, Outcome};
 
 /// Signals that end the wait for a lock. Once the command runs, dlock forwards them to it.
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
+/// Signals that are only forwarded. While no command runs, dlock ignores them, because a manager may
+/// send them to a standby too.
+const FORWARDED: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// Signals after which a command that ends is not started again.
 const STOPPING: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::TERM];
@@ -27,11 +36,12 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to receive the signals that end the wait.
+    /// Starts to receive the signals that end the wait, and those that are only forwarded.
     pub(crate) fn listen() -> Outcome<Self> {
         let child = signal(SignalKind::child()).map_err(failed)?;
         let mut signals = Self { stopped_by: None, streams: Vec::new(), ignored: ignored(), child };
         signals.listen_to(&ENDING)?;
+        signals.listen_to(&FORWARDED)?;
         Ok(signals)
     }
 
@@ -89,6 +99,15 @@ impl Signals {
             Poll::Pending
         })
         .await
+    }
+
+    /// Forgets the signals that have arrived.
+    pub(crate) async fn forget(&mut self) {
+        while tokio::select! {
+            biased;
+            _ = self.next() => true,
+            () = ready(()) => false,
+        } {}
     }
 
     /// Returns the result of `work`. If a signal arrives first, drops `work` and returns a failure.

@@ -140,19 +140,22 @@ impl TicketArgs {
 /// Takes the lock of a ticket over, and detaches it again.
 pub(crate) async fn renew(stores: &Stores<'_>, args: Renew) -> Outcome {
     let ticket = args.ticket.read()?;
-    // No signal ends dlock between the takeover and the new ticket. Both are bounded in time. Nor does
-    // a signal leave a temporary file of the writer.
+    // A signal ends dlock before the takeover, or during the output of the new ticket, but not in
+    // between. That time is bounded. Nor does a signal leave a temporary file of the writer.
     let mut signals = Signals::listen()?;
     let writer = TicketWriter::new(args.ticket.file().as_ref(), args.json)?;
-    let locks = store::connect(stores, ticket.name().as_str()).await?;
+    let locks = signals.unless(store::connect(stores, ticket.name().as_str())).await?;
     let outcome = async {
         locks.info().check_detach(args.lasting)?;
+        signals.unless(async { Ok(()) }).await?;
         let guard = locks.resume(&ticket).await.map_err(unusable)?;
         let since = json::now();
         let detached = guard.detach(args.lasting).await;
         let ticket = detached.map_err(|error| {
             Failure::from(Error::from(error)).and("; the lock was released, and the ticket is used")
         })?;
+        // Otherwise an earlier signal would release the lock, although the ticket can be written.
+        signals.forget().await;
         writer.write(&locks, &ticket, args.lasting, since, &mut signals).await
     };
     let outcome = outcome.await;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -40,19 +40,36 @@ impl TicketFile {
     /// Deletes the file if it contains this ticket, which was used. Another process may have
     /// written a new ticket since.
     pub(crate) fn remove(&self, used: &Ticket) {
-        if self.read().is_ok_and(|ticket| ticket.to_string() == used.to_string()) {
+        if self.read().is_ok_and(|ticket| ticket.to_string() == used.to_string())
+            && let Ok(path) = self.resolved()
+        {
             // A used ticket that cannot be deleted does no harm, because every use of it is refused.
-            fs::remove_file(&self.0).ok();
+            fs::remove_file(path).ok();
         }
     }
 
     /// Creates the file that will take this place. Only the user can read it.
     pub(crate) fn prepare(&self) -> Outcome<NewTicketFile> {
-        let folder = self.0.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
+        let created = self.resolved().and_then(|path| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+            Ok(NewTicketFile { file, path })
+        });
         let what = format!("cannot write a ticket to `{}`", self.0.display());
-        let file = file.map_err(|error| Failure::usage(format!("{what}: {error}")))?;
-        Ok(NewTicketFile { file, path: self.0.clone() })
+        created.map_err(|error| Failure::usage(format!("{what}: {error}")))
+    }
+
+    /// Returns the path without symbolic links, or the path itself if there is no such file.
+    ///
+    /// # Errors
+    /// If the path is that of a device, a pipe or a folder. Root could replace or delete it.
+    fn resolved(&self) -> io::Result<PathBuf> {
+        match fs::metadata(&self.0) {
+            Ok(found) if found.is_file() => fs::canonicalize(&self.0),
+            Ok(_) => Err(io::Error::other("it is not a regular file")),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(self.0.clone()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -60,7 +77,9 @@ impl NewTicketFile {
     /// Writes the ticket and puts the file in its place, at once for other processes.
     pub(crate) fn write(mut self, ticket: &Ticket) -> Outcome<()> {
         let written = writeln!(self.file, "{ticket}");
-        let put = written.and_then(|()| self.file.persist(&self.path).map_err(|error| error.error));
+        // Some file systems report a full disk only then.
+        let synced = written.and_then(|()| self.file.as_file().sync_all());
+        let put = synced.and_then(|()| self.file.persist(&self.path).map_err(|error| error.error));
         let what = format!("cannot write the ticket to `{}`", self.path.display());
         put.map(drop).map_err(|error| Failure::internal(&what, &error))
     }

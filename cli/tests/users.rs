@@ -41,7 +41,7 @@ fn trial(name: &str, case: fn()) -> Trial {
     })
 }
 
-const CASES: [(&str, fn()); 16] = [
+const CASES: [(&str, fn()); 17] = [
     ("as_the_first_process_it_reaps_what_it_inherits", as_the_first_process_it_reaps_what_it_inherits),
     ("one_file_names_the_store_of_all_users", one_file_names_the_store_of_all_users),
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
@@ -64,6 +64,7 @@ const CASES: [(&str, fn()); 16] = [
     ("another_clock_is_refused_while_a_holder_lives", another_clock_is_refused_while_a_holder_lives),
     ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
     ("a_full_disk_is_reported_until_there_is_space", a_full_disk_is_reported_until_there_is_space),
+    ("a_command_that_may_not_be_stopped_is_reported", a_command_that_may_not_be_stopped_is_reported),
 ];
 
 /// Checks that this process has the rights that the cases need.
@@ -467,4 +468,25 @@ fn a_full_disk_is_reported_until_there_is_space() {
     assert!(messages.iter().any(|text| err.contains(text)), "{err}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "69", "{err}");
     assert!(output.status.success(), "{err}");
+}
+
+fn a_command_that_may_not_be_stopped_is_reported() {
+    let commons = Commons::new();
+    let store = commons.path("locks.db");
+    // Root without the right to signal other users is like a user who runs sudo.
+    let text = format!(
+        "exec setpriv --bounding-set=-kill --inh-caps=-kill $DLOCK run --kill-after 100ms x -- \
+         setpriv --reuid={ANNA} --clear-groups sh -c 'echo $$; exec sleep 60'"
+    );
+    let mut run = commons.shell(0, 0, &store, &text);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    assert!(commons.ended(0, 0, &store, "$DLOCK unlock --force x").status.success());
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let reported =
+        lines.find(|line| line.contains(&format!("cannot stop the command (process {})", pid.trim())));
+    assert!(reported.is_some(), "nothing was reported");
+    assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success(), "it was stopped");
+    assert_eq!(run.wait().unwrap().code(), Some(74));
 }

@@ -54,6 +54,8 @@ fn a_signal_ends_the_waiting_and_leaves_the_queue() {
         let mut command = place.dlock(["run", "--fair", "x", "--", "echo", "ran"]);
         let waiter = command.stdout(Stdio::piped()).spawn().unwrap();
         place.until_queued("x", 1);
+        // A manager may send it to all candidates, and its default action would end the process.
+        kill_process(Pid::from_child(&waiter), Signal::USR1).unwrap();
         kill_process(Pid::from_child(&waiter), signal).unwrap();
         let ended = Ended::from(waiter.wait_with_output().unwrap());
         assert_eq!((ended.status, &*ended.out), (status, ""));

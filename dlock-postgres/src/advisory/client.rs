@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dlock_core::{LockName, Result, driver::WeakMap};
+use dlock_core::{ClaimId, LockName, Result, driver::WeakMap};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::session::{AdvisorySession, PreparedSession, SessionId};
 use crate::{
     config::{Names, PostgresConfig},
-    connection::{Connection, Dial, is_own_session, word},
+    connection::{Connection, Dial, Opened, drive, first_row, is_own_session, word},
     error::{self, STORE},
     sql::{self, advisory},
 };
@@ -41,20 +41,26 @@ impl AdvisoryClient {
     ) -> Result<Self> {
         let dial = Dial::new(config.clone())?;
         let limit = dial.timeout();
-        let mut session =
-            STORE.with_timeout(limit, async { PreparedSession::new(dial.open().await?).await }).await?;
-        // The tag consists of hexadecimal digits and hyphens.
-        let channel = format!("dlock_{}", session.id().tag.replace('-', ""));
+        // The check comes before the settings of a session. A pooler would lend the session to other
+        // clients, with these settings.
+        let mut opened = STORE.with_timeout(limit, dial.open()).await?;
+        let Opened { client, messages, .. } = &mut opened;
+        // An id consists of hexadecimal digits and hyphens.
+        let channel = format!("dlock_{}", ClaimId::random().to_string().replace('-', ""));
         let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
-        let row = STORE.with_timeout(limit, session.execute(&listen)).await?;
+        let listening = drive(messages, first_row(client, &listen), |_| {});
+        let row = STORE.with_timeout(limit, listening).await?;
         let is_own =
-            is_own_session(&connection, session.messages(), word(&row, "pid"), &channel, limit, |_| {})
-                .await?;
+            is_own_session(&connection, messages, word(&row, "pid"), &channel, limit, |_| {}).await?;
+        // A pooler probably lends the same session again.
+        let unlisten = format!("UNLISTEN {channel}; SELECT true");
+        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
+        let unlistened = STORE.with_timeout(limit, unlistening).await;
         if !is_own {
             return Err(STORE.refused(error::SHARED_SESSIONS));
         }
-        let unlisten = format!("UNLISTEN {channel}; SELECT true");
-        STORE.with_timeout(limit, session.execute(&unlisten)).await?;
+        unlistened?;
+        let session = STORE.with_timeout(limit, PreparedSession::new(opened)).await?;
         let idle = Mutex::new(vec![AdvisorySession::new(session)]);
         Ok(Self { dial, connection, names, long_names: WeakMap::new(), idle })
     }

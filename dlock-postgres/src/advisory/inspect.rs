@@ -94,7 +94,7 @@ impl Inspect for AdvisoryBackend {
         if held.is_empty() {
             return Ok(false);
         }
-        let query = sql::fill(advisory::BREAK, &[("condition", &condition)]);
+        let query = sql::fill(advisory::BREAK, &[("condition", &condition), ("pids", &held.join(", "))]);
         client.connection.rows(&query, client.timeout()).await.map_err(error::explain_break)?;
         let began = Instant::now();
         while client.holders(&condition).await?.iter().any(|pid| held.contains(pid)) {

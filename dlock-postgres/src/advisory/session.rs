@@ -14,7 +14,7 @@ use tokio_postgres::{Client, SimpleQueryRow};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    connection::{Messages, Opened, drive, first_row, word},
+    connection::{Opened, drive, first_row, word},
     error::STORE,
     sql::{self, advisory},
 };
@@ -79,20 +79,6 @@ impl PreparedSession {
             return Err(STORE.unexpected_reply("a request for the process id"));
         }
         Ok(Self { opened, id })
-    }
-
-    pub(super) fn id(&self) -> &SessionId {
-        &self.id
-    }
-
-    pub(super) fn messages(&mut self) -> &mut Messages {
-        &mut self.opened.messages
-    }
-
-    /// Executes statements, and returns the first row.
-    pub(super) async fn execute(&mut self, statements: &str) -> Result<SimpleQueryRow> {
-        let Opened { client, messages, .. } = &mut self.opened;
-        drive(messages, first_row(client, statements), |_| {}).await
     }
 }
 

@@ -145,15 +145,23 @@ BEGIN
 END $dlock$;
 
 -- Ends claims of one lock, in a locked bucket. Deletes their rows. A row that a transaction has locked
--- by check_in_2 cannot be deleted. Its claim expires now, and the row excludes the next holder until
--- that transaction ends. Returns the smallest number of the ended claims, or NULL if there was none.
+-- by check_in_2 cannot be deleted. Its claim has then expired long ago, so that no request can extend
+-- it, and the row excludes the next holder until that transaction ends. Returns the smallest number of
+-- the ended claims, or NULL if there was none.
+-- If a crash undoes the commit, the next holder waits until the claim expires. Claims that last for more
+-- than a minute, such as detached ones, are therefore ended durably.
 CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[], p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_first bigint;
+    v_expires timestamptz;
 BEGIN
     -- Waits for a renewal, but not for a transaction that has checked in.
-    PERFORM 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE;
+    SELECT max(r.expires) INTO v_expires FROM (
+        SELECT q.expires FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE) AS r;
+    IF v_expires > p_now + interval '1 minute' THEN
+        PERFORM {schema}.commit_durably_2();
+    END IF;
     WITH free AS MATERIALIZED (
             SELECT q.claim FROM {schema}.queue q
             WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR UPDATE SKIP LOCKED),
@@ -161,7 +169,7 @@ BEGIN
             DELETE FROM {schema}.queue q USING free WHERE q.claim = free.claim RETURNING q.seq)
         SELECT min(d.seq) INTO v_first FROM deleted d;
     WITH expired AS (
-            UPDATE {schema}.queue q SET expires = least(q.expires, p_now)
+            UPDATE {schema}.queue q SET expires = timestamptz 'epoch'
             WHERE q.claim = ANY (p_claims) AND q.name = p_name RETURNING q.seq)
         SELECT least(v_first, min(e.seq)) INTO v_first FROM expired e;
     RETURN v_first;
@@ -183,12 +191,13 @@ BEGIN
     RETURN v_drawn;
 END $dlock$;
 
--- Makes the commit of this transaction wait for the disk, whatever the default of the role.
+-- Makes the commit of this transaction wait for the disk, and for a synchronous standby if there is one,
+-- although commits of the role or of this transaction do not wait.
 CREATE OR REPLACE FUNCTION {schema}.commit_durably_2() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $dlock$
 BEGIN
     IF pg_catalog.current_setting('synchronous_commit') = 'off' THEN
-        PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+        PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     END IF;
 END $dlock$;
 
@@ -245,8 +254,14 @@ BEGIN
     SELECT q.seq, q.kind, q.held, q.expires INTO v_own FROM {schema}.queue q
         WHERE q.claim = p_claim AND q.name = p_name;
     v_is_queued := FOUND;
-    IF v_is_queued AND p_kind = 3 AND v_own.kind <> 3 THEN
-        UPDATE {schema}.queue q SET kind = 3 WHERE q.claim = p_claim;
+    IF v_is_queued AND v_own.expires = timestamptz 'epoch' THEN
+        -- The hold was ended, and its row stays until a transaction that has checked it in ends.
+        retry := 50000;
+        RETURN;
+    END IF;
+    IF v_is_queued AND p_kind = 3 AND v_own.held THEN
+        -- Also if an execution whose reply was lost has changed the kind and has listed the woken claims.
+        UPDATE {schema}.queue q SET kind = 3 WHERE q.claim = p_claim AND q.kind <> 3;
         v_behind := v_own.seq;
     END IF;
     SELECT * INTO v_head FROM {schema}.read_head_2(p_name, v_now, p_claim, p_channel, v_behind);
@@ -381,8 +396,8 @@ BEGIN
     END IF;
 END $dlock$;
 
--- Deletes some expired claims of any lock. Expiries have no index, so this reads a few blocks of the
--- table, from a random one on. Its time therefore does not grow with the number of claims, of which
+-- Deletes some expired claims of locks that have no other claim, because this wakes no waiter. Expiries have
+-- no index, so this reads a few blocks of the table, from a random one on. Its time therefore does not grow with the number of claims, of which
 -- a million may be detached for days.
 CREATE OR REPLACE FUNCTION {schema}.sweep_1() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $dlock$
@@ -397,12 +412,13 @@ BEGIN
         WHERE e.ctid >= pg_catalog.format('(%s,0)', v_first)::tid
             AND e.ctid < pg_catalog.format('(%s,0)', v_first + v_span)::tid
             AND e.expires <= pg_catalog.clock_timestamp()
+            AND NOT EXISTS (SELECT 1 FROM {schema}.queue o WHERE o.name = e.name AND o.seq <> e.seq)
         LIMIT 64 FOR UPDATE SKIP LOCKED);
 END $dlock$;
 
 -- Deletes a claim, under its own id or that of its ticket, and wakes the claims that hold from now on.
 -- With p_sweep, also deletes some expired claims of other locks. The commit does not wait for the
--- disk: a release that is lost in a crash only delays the next holder until the claim expires.
+-- disk, except for a claim that lasts long.
 -- Out: done: whether the claim was in the queue; wake: as read_head_2.
 CREATE OR REPLACE FUNCTION {schema}.release_2(
     p_bucket integer, p_name bytea, p_claims uuid[], p_channel text, p_sweep boolean,

@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_hold_is_renewed_during_a_transaction_that_checked_in,
         a_release_during_the_transaction_is_done_at_once_and_frees_the_lock_after_it,
         a_broken_lock_stays_taken_until_the_transaction_ends,
+        a_hold_that_was_broken_during_the_transaction_cannot_be_downgraded,
         a_transaction_that_checked_in_delays_no_other_lock_of_its_bucket,
         a_detachment_waits_for_the_transaction,
         a_reader_excludes_writers_and_no_readers,
@@ -185,6 +186,20 @@ async fn a_broken_lock_stays_taken_until_the_transaction_ends(server: &Running) 
     assert!(timeout(SOON, breaking).await.expect("not blocked").expect("a reply"), "the lock was held");
     assert_taken_until(server, "job", async { transaction.commit().await.expect("committed") }).await;
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })), "the lock was broken");
+}
+
+async fn a_hold_that_was_broken_during_the_transaction_cannot_be_downgraded(server: &Running) {
+    let locks = connect(server).await.expect("connected");
+    let mut client = session(server.url()).await;
+    // The next renewal, which would report the loss, is far away.
+    let guard = locks.rwlock("job").write().lock().ttl(SOON * 10).await.expect("the lock");
+    let mut transaction = client.transaction().await.expect("begun");
+    guard.check_in(&mut transaction).await.expect("held");
+    assert!(locks.force_release("job").await.expect("a reply"), "the lock was held");
+    let refused = guard.downgrade().await.expect_err("the lock was broken");
+    assert!(matches!(refused.error(), Error::Lost { .. }), "{refused:?}");
+    drop(refused);
+    assert_taken_until(server, "job", async { transaction.commit().await.expect("committed") }).await;
 }
 
 /// Returns the bucket of a name, as the README of the crate describes it.

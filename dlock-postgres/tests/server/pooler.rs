@@ -202,6 +202,27 @@ async fn is_refused(server: &Running, order: Order) {
     assert!(format!("{error:?}").contains("connect to the server directly"), "{error:?}");
     let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
     assert_eq!(sql(server, locks).await, "0", "a refused client has left a lock");
+    // Other clients of the pooler get the same sessions.
+    let other = format!("postgres://dlock@{}/postgres", pooler.address);
+    let (other, connection) =
+        tokio_postgres::connect(&other, NoTls).await.expect("the pooler accepts clients");
+    let left = "SELECT pg_catalog.concat_ws(' ', NULLIF(pg_catalog.current_setting('dlock.tag', true), ''), \
+        NULLIF(pg_catalog.current_setting('client_connection_check_interval'), '0'), \
+        (SELECT pg_catalog.min(c) FROM pg_catalog.pg_listening_channels() AS c)) AS settings";
+    let sessions = async {
+        for _ in 0..8 {
+            let rows = other.simple_query(left).await.expect("a session of the pool");
+            let settings = rows.iter().find_map(|row| match row {
+                SimpleQueryMessage::Row(row) => row.get("settings"),
+                _ => None,
+            });
+            assert_eq!(settings, Some(""), "a refused client has left settings or a channel");
+        }
+    };
+    tokio::select! {
+        () = sessions => {}
+        ended = connection => panic!("the pooler has closed the connection: {ended:?}"),
+    }
 }
 
 async fn a_pooler_that_lends_the_last_session_first_is_refused(server: &Running) {

@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         no_claim_passes_an_attempt_that_is_not_committed,
         a_renewal_that_is_not_committed_at_the_expiry_excludes_the_next_holder,
         a_grant_and_a_renewal_outlive_a_crash_of_the_server,
+        a_crash_does_not_bring_back_a_released_ticket,
         a_grant_that_waits_for_an_absent_standby_ends_in_time,
         a_token_is_greater_than_those_of_before_a_restore,
         a_hand_off_is_one_notification,
@@ -103,6 +104,16 @@ async fn a_grant_and_a_renewal_outlive_a_crash_of_the_server(server: &Running) {
     restart(server).await;
     let next = timeout(ttl * 2, other.mutex("job").lock()).await.expect("the lock is free");
     next.expect("the lock").release().await.expect("still held");
+}
+
+async fn a_crash_does_not_bring_back_a_released_ticket(server: &Running) {
+    let [holder, other] = two_clients(server).await;
+    let held = holder.mutex("job").lock().await.expect("the lock");
+    let ticket = held.detach(Duration::from_secs(24 * 3600)).await.expect("detached");
+    holder.release(&ticket).await.expect("released");
+    restart(server).await;
+    let next = try_until_reply(&other, "job").await.expect("the crash has undone the release of the ticket");
+    next.release().await.expect("still held");
 }
 
 async fn a_grant_that_waits_for_an_absent_standby_ends_in_time(server: &Running) {

@@ -3,6 +3,6 @@
 -- the session. Out: nothing that is used. `identify.sql` identifies the session.
 SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN
     ('statement_timeout', 'lock_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout');
-SELECT pg_catalog.set_config('synchronous_commit', 'local', false)
+SELECT pg_catalog.set_config('synchronous_commit', 'on', false)
     WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
 SELECT pg_catalog.set_config('dlock.tag', '{tag}', false)

@@ -162,12 +162,18 @@ impl Child {
             sleep(CHECK_INTERVAL).await;
             self.reap_others();
         }
+        if self.has_processes() {
+            output::say(
+                "processes of the command cannot be stopped, for example because they run as another user; they may run \
+                 beside the next holder",
+            );
+        }
         status
     }
 
     /// Returns whether the command or a descendant of it still runs.
     fn has_processes(&self) -> bool {
-        let in_group = self.target == Target::Group && test_kill_process_group(self.pid).is_ok();
+        let in_group = self.target == Target::Group && test_kill_process_group(self.pid) != Err(Errno::SRCH);
         in_group || self.adopts && !descendants::all_but(&self.others).is_empty()
     }
 

@@ -9,7 +9,10 @@ use std::{
 
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::low_level;
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal as Stream, SignalKind, signal},
+    task::yield_now,
+};
 
 use crate::exit::{Failure, Outcome};
 
@@ -103,6 +106,8 @@ impl Signals {
 
     /// Forgets the signals that have arrived.
     pub(crate) async fn forget(&mut self) {
+        // The runtime reads the signals that have arrived.
+        yield_now().await;
         while tokio::select! {
             biased;
             _ = self.next() => true,

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
+    io::{self, ErrorKind, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -40,34 +40,31 @@ impl TicketFile {
     /// Deletes the file if it contains this ticket, which was used. Another process may have
     /// written a new ticket since.
     pub(crate) fn remove(&self, used: &Ticket) {
-        if self.read().is_ok_and(|ticket| ticket.to_string() == used.to_string())
-            && let Ok(path) = self.resolved()
+        if self.read().is_ok_and(|ticket| ticket.to_string() == used.to_string()) && self.check_kind().is_ok()
         {
             // A used ticket that cannot be deleted does no harm, because every use of it is refused.
-            fs::remove_file(path).ok();
+            fs::remove_file(&self.0).ok();
         }
     }
 
     /// Creates the file that will take this place. Only the user can read it.
     pub(crate) fn prepare(&self) -> Outcome<NewTicketFile> {
-        let created = self.resolved().and_then(|path| {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let created = self.check_kind().and_then(|()| {
+            let folder = self.0.parent().filter(|folder| !folder.as_os_str().is_empty());
             let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-            Ok(NewTicketFile { file, path })
+            Ok(NewTicketFile { file, path: self.0.clone() })
         });
         let what = format!("cannot write a ticket to `{}`", self.0.display());
         created.map_err(|error| Failure::usage(format!("{what}: {error}")))
     }
 
-    /// Returns the path without symbolic links, or the path itself if there is no such file.
-    ///
-    /// # Errors
-    /// If the path is that of a device, a pipe or a folder. Root could replace or delete it.
-    fn resolved(&self) -> io::Result<PathBuf> {
-        match fs::metadata(&self.0) {
-            Ok(found) if found.is_file() => fs::canonicalize(&self.0),
+    /// Checks that the path is that of a file, or of none yet. Root could replace or delete a device or
+    /// a pipe, and another user may have created a symbolic link.
+    fn check_kind(&self) -> io::Result<()> {
+        match self.0.symlink_metadata() {
+            Ok(found) if found.is_file() => Ok(()),
             Ok(_) => Err(io::Error::other("it is not a regular file")),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(self.0.clone()),
+            Err(missing) if missing.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -77,8 +74,11 @@ impl NewTicketFile {
     /// Writes the ticket and puts the file in its place, at once for other processes.
     pub(crate) fn write(mut self, ticket: &Ticket) -> Outcome<()> {
         let written = writeln!(self.file, "{ticket}");
-        // Some file systems report a full disk only then.
-        let synced = written.and_then(|()| self.file.as_file().sync_all());
+        // Some file systems report a full disk only then, and others do not support it.
+        let synced = written.and_then(|()| match self.file.as_file().sync_all() {
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+            result => result,
+        });
         let put = synced.and_then(|()| self.file.persist(&self.path).map_err(|error| error.error));
         let what = format!("cannot write the ticket to `{}`", self.path.display());
         put.map(drop).map_err(|error| Failure::internal(&what, &error))

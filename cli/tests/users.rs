@@ -473,20 +473,22 @@ fn a_full_disk_is_reported_until_there_is_space() {
 fn a_command_that_may_not_be_stopped_is_reported() {
     let commons = Commons::new();
     let store = commons.path("locks.db");
-    // Root without the right to signal other users is like a user who runs sudo.
-    let text = format!(
-        "exec setpriv --bounding-set=-kill --inh-caps=-kill $DLOCK run --kill-after 100ms x -- \
-         setpriv --reuid={ANNA} --clear-groups sh -c 'echo $$; exec sleep 60'"
-    );
-    let mut run = commons.shell(0, 0, &store, &text);
-    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut pid = String::new();
-    BufReader::new(run.stdout.take().unwrap()).read_line(&mut pid).unwrap();
-    assert!(commons.ended(0, 0, &store, "$DLOCK unlock --force x").status.success());
-    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let reported =
-        lines.find(|line| line.contains(&format!("cannot stop the command (process {})", pid.trim())));
-    assert!(reported.is_some(), "nothing was reported");
-    assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success(), "it was stopped");
-    assert_eq!(run.wait().unwrap().code(), Some(74));
+    // The command itself, and a command that can be stopped and has started another one.
+    for (before, after) in [("exec ", ""), ("", "; true")] {
+        let other =
+            format!("{before}setpriv --reuid={ANNA} --clear-groups sh -c 'echo $$; exec sleep 60'{after}");
+        // Root without the right to signal other users is like a user who runs sudo.
+        let without = "exec setpriv --bounding-set=-kill --inh-caps=-kill";
+        let text = format!("{without} $DLOCK run --kill-after 100ms x -c \"$OTHER\"");
+        let mut run = commons.shell(0, 0, &store, &text);
+        let mut run = run.env("OTHER", other).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut pid = String::new();
+        BufReader::new(run.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+        assert!(commons.ended(0, 0, &store, "$DLOCK unlock --force x").status.success());
+        let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let reported = lines.any(|line| line.contains("beside the next holder"));
+        let killed = Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap();
+        assert!(reported && killed.success(), "reported: {reported}; ran until now: {}", killed.success());
+        assert_eq!(run.wait().unwrap().code(), Some(74));
+    }
 }

@@ -50,13 +50,12 @@ impl AdvisoryClient {
         let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
         let listening = drive(messages, first_row(client, &listen), |_| {});
         let row = STORE.with_timeout(limit, listening).await?;
-        let is_own =
-            is_own_session(&connection, messages, word(&row, "pid"), &channel, limit, |_| {}).await?;
+        let is_own = is_own_session(&connection, messages, word(&row, "pid"), &channel, limit, |_| {}).await;
         // A pooler probably lends the same session again.
         let unlisten = format!("UNLISTEN {channel}; SELECT true");
         let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
         let unlistened = STORE.with_timeout(limit, unlistening).await;
-        if !is_own {
+        if !is_own? {
             return Err(STORE.refused(error::SHARED_SESSIONS));
         }
         unlistened?;

@@ -94,7 +94,11 @@ impl Inspect for AdvisoryBackend {
         if held.is_empty() {
             return Ok(false);
         }
-        let query = sql::fill(advisory::BREAK, &[("condition", &condition), ("pids", &held.join(", "))]);
+        let pids: Vec<_> = held.iter().map(String::as_str).filter(|pid| !pid.is_empty()).collect();
+        if pids.is_empty() {
+            return Err(STORE.refused("a prepared transaction owns the lock; end it with ROLLBACK PREPARED"));
+        }
+        let query = sql::fill(advisory::BREAK, &[("condition", &condition), ("pids", &pids.join(", "))]);
         client.connection.rows(&query, client.timeout()).await.map_err(error::explain_break)?;
         let began = Instant::now();
         while client.holders(&condition).await?.iter().any(|pid| held.contains(pid)) {

@@ -147,21 +147,14 @@ END $dlock$;
 -- Ends claims of one lock, in a locked bucket. Deletes their rows. A row that a transaction has locked
 -- by check_in_2 cannot be deleted. Its claim has then expired long ago, so that no request can extend
 -- it, and the row excludes the next holder until that transaction ends. Returns the smallest number of
--- the ended claims, or NULL if there was none.
--- If a crash undoes the commit, the next holder waits until the claim expires. Claims that last for more
--- than a minute, such as detached ones, are therefore ended durably.
-CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[], p_now timestamptz) RETURNS bigint
+-- the claims that it has ended, or NULL if there was none.
+CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_first bigint;
-    v_expires timestamptz;
 BEGIN
     -- Waits for a renewal, but not for a transaction that has checked in.
-    SELECT max(r.expires) INTO v_expires FROM (
-        SELECT q.expires FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE) AS r;
-    IF v_expires > p_now + interval '1 minute' THEN
-        PERFORM {schema}.commit_durably_2();
-    END IF;
+    PERFORM 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE;
     WITH free AS MATERIALIZED (
             SELECT q.claim FROM {schema}.queue q
             WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR UPDATE SKIP LOCKED),
@@ -170,7 +163,8 @@ BEGIN
         SELECT min(d.seq) INTO v_first FROM deleted d;
     WITH expired AS (
             UPDATE {schema}.queue q SET expires = timestamptz 'epoch'
-            WHERE q.claim = ANY (p_claims) AND q.name = p_name RETURNING q.seq)
+            WHERE q.claim = ANY (p_claims) AND q.name = p_name AND q.expires <> timestamptz 'epoch'
+            RETURNING q.seq)
         SELECT least(v_first, min(e.seq)) INTO v_first FROM expired e;
     RETURN v_first;
 END $dlock$;
@@ -350,7 +344,7 @@ BEGIN
     IF busy IS NOT NULL THEN
         -- Some claims of a lost grant may have expired, and the others must not stay.
         FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
-            IF {schema}.end_claims_2(p_names[i], p_claims[i:i], v_now) IS NOT NULL THEN
+            IF {schema}.end_claims_2(p_names[i], p_claims[i:i]) IS NOT NULL THEN
                 PERFORM {schema}.read_head_2(p_names[i], v_now, NULL, '', 0);
             END IF;
         END LOOP;
@@ -396,7 +390,7 @@ BEGIN
     END IF;
 END $dlock$;
 
--- Deletes some expired claims of locks that have no other claim, because this wakes no waiter. Expiries have
+-- Deletes some expired claims of locks without a live claim, because this wakes no waiter. Expiries have
 -- no index, so this reads a few blocks of the table, from a random one on. Its time therefore does not grow with the number of claims, of which
 -- a million may be detached for days.
 CREATE OR REPLACE FUNCTION {schema}.sweep_1() RETURNS void
@@ -412,7 +406,9 @@ BEGIN
         WHERE e.ctid >= pg_catalog.format('(%s,0)', v_first)::tid
             AND e.ctid < pg_catalog.format('(%s,0)', v_first + v_span)::tid
             AND e.expires <= pg_catalog.clock_timestamp()
-            AND NOT EXISTS (SELECT 1 FROM {schema}.queue o WHERE o.name = e.name AND o.seq <> e.seq)
+            -- `OFFSET` keeps the planner from reading the whole table for a join.
+            AND NOT EXISTS (SELECT 1 FROM {schema}.queue o
+                WHERE o.name = e.name AND o.expires > pg_catalog.clock_timestamp() OFFSET 0)
         LIMIT 64 FOR UPDATE SKIP LOCKED);
 END $dlock$;
 
@@ -428,9 +424,17 @@ DECLARE
     v_now timestamptz;
     v_behind bigint;
 BEGIN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     v_now := {schema}.lock_bucket_2(p_bucket);
-    v_behind := {schema}.end_claims_2(p_name, p_claims, v_now);
+    -- If a crash undoes the commit, the next holder waits until the claim expires, which may be in days for
+    -- a detached claim.
+    IF EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name
+        AND q.expires > v_now + interval '1 minute')
+    THEN
+        PERFORM {schema}.commit_durably_2();
+    ELSE
+        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    END IF;
+    v_behind := {schema}.end_claims_2(p_name, p_claims);
     done := v_behind IS NOT NULL;
     -- Without a deleted row this may be the second execution, and the reply to the first one with its
     -- list of woken claims was lost.
@@ -513,7 +517,7 @@ DECLARE
     v_now timestamptz;
 BEGIN
     v_now := {schema}.lock_bucket_2(p_bucket);
-    done := {schema}.end_claims_2(p_name, p_claims, v_now) IS NOT NULL;
+    done := {schema}.end_claims_2(p_name, p_claims) IS NOT NULL;
     SELECT h.wake INTO wake FROM {schema}.read_head_2(p_name, v_now, NULL, p_channel, 0) h;
 END $dlock$;
 

@@ -91,7 +91,8 @@ impl Pool {
         if let Order::OneEach = self.order {
             return self.serve_with(session, client).await;
         }
-        self.put_back(session);
+        // Behind the sessions that other clients have used.
+        self.idle.lock().push_front(session);
         loop {
             let request = message(&mut client).await?;
             if request[0] == b'X' {

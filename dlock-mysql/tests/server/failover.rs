@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::{SOON, execute, or_failed, plain_session, until, until_reply};
 
 const CLAIMS: &str = "SELECT COUNT(*) FROM dlock_queue";
+const FENCE: &str = "SELECT COUNT(*) FROM dlock_fence";
 
 /// A primary, and a replica that is read-only.
 struct Replicated {
@@ -58,13 +59,18 @@ impl Replicated {
         Registry::new().with(DRIVER).connect(&url).await.expect("the primary accepts writes")
     }
 
-    /// Waits until the replica has received `claims` claims.
+    /// Waits until the replica has received the tables with all rows of the fence, and `claims` claims.
     async fn until_replicated(&mut self, claims: i64) {
         let created = async {
             // The tables may not be replicated yet.
-            while sqlx::raw_sql(CLAIMS).fetch_one(&mut self.session).await.is_err() {}
+            while sqlx::raw_sql(FENCE).fetch_one(&mut self.session).await.is_err()
+                || sqlx::raw_sql(CLAIMS).fetch_one(&mut self.session).await.is_err()
+            {}
         };
         timeout(SOON, created).await.expect("the replica receives the tables");
+        let of_primary = sqlx::raw_sql(FENCE).fetch_one(&mut plain_session(&self.primary).await).await;
+        let rows = of_primary.expect("the primary has the tables").get_unchecked(0);
+        until(&mut self.session, FENCE, rows).await;
         until(&mut self.session, CLAIMS, claims).await;
     }
 

@@ -244,16 +244,13 @@ fn renewal_of(valid_for: Option<Duration>) -> Renewal {
 /// # Errors
 /// The attempt has created no entry if the error [`is_busy`](error::is_busy).
 async fn attempt(client: &Client, request: &Request) -> Result<(Position, i64)> {
+    let mut entered = None;
     loop {
-        let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
-        let position = tx.attempt(request, &client.me, &mut to_ring).await?;
-        if client.count_attempt() {
-            // An error is ignored, because a damaged row of another lock is no reason to refuse
-            // this one.
-            tx.sweep(&mut to_ring).await.ok();
-        }
-        let now = tx.now;
-        client.commit(tx, to_ring).await?;
+        let (position, now) = match (enter(client, request).await, entered.take()) {
+            // The entry exists since the first transaction of this loop.
+            (Err(error), Some(entered)) if error::is_busy(&error) => return Ok(entered),
+            (result, _) => result?,
+        };
         // The claims of dead clients would stay ahead until the end of their ttl. So they are
         // removed before the next attempt of this loop.
         let ahead = match &position {
@@ -271,5 +268,20 @@ async fn attempt(client: &Client, request: &Request) -> Result<(Position, i64)> 
             }
             result => result?,
         }
+        // A single try leaves no entry.
+        entered = Some((position, now)).filter(|_| request.wait != Wait::Never);
     }
+}
+
+/// Adds the claim to the queue, or finds it there, in one transaction. Returns as [`attempt`] does.
+async fn enter(client: &Client, request: &Request) -> Result<(Position, i64)> {
+    let (mut tx, mut to_ring) = (client.begin(Access::Write).await?, Vec::new());
+    let position = tx.attempt(request, &client.me, &mut to_ring).await?;
+    if client.count_attempt() {
+        // An error is ignored, because a damaged row of another lock is no reason to refuse this one.
+        tx.sweep(&mut to_ring).await.ok();
+    }
+    let now = tx.now;
+    client.commit(tx, to_ring).await?;
+    Ok((position, now))
 }

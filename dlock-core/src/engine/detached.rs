@@ -212,6 +212,10 @@ impl Keeper {
         mut claim: Box<dyn Claim>,
         reply: oneshot::Sender<Result<()>>,
     ) {
+        let (client, ticket) = (Arc::clone(&self.client), self.request.id);
+        // A resumption whose caller has given up may still return the hold to the ticket.
+        client.tickets.take(ticket).await;
+        let _used = UsedTicket { client, ticket, hold: None };
         let mut failures = 0;
         let result = loop {
             let start = StartTime::now();

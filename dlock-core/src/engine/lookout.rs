@@ -135,6 +135,8 @@ impl Drop for Running {
         // The sighting is marked before another task can start and publish newer sightings.
         self.0.sighting.send_modify(|sighting| (sighting.is_stale, sighting.is_checked) = (true, true));
         self.0.is_running.store(false, SeqCst);
+        // An observer that was notified before may have seen a task that runs.
+        self.0.sighting.send_modify(|_| {});
     }
 }
 
@@ -243,7 +245,8 @@ impl Shared {
     fn publish(&self, holder: Option<Contender>, sent: Moment) -> Found {
         let holder = holder.map(Arc::new);
         let ttl_left = holder.as_ref().and_then(|holder| holder.ttl_left);
-        let claim_ends = ttl_left.map(|left| Moment::now().after(left));
+        // Counted from before the request, because the reply may have waited for this process.
+        let claim_ends = ttl_left.map(|left| sent.after(left));
         let mut trusted_until = sent.after(self.ttl.max(3 * MIN_INTERVAL));
         if let Some(claim_ends) = claim_ends {
             // The inspection at the end of the claim needs time for its reply.
@@ -269,8 +272,8 @@ impl Shared {
             is_changed
         });
         // A millisecond more, because stores report whole milliseconds.
-        let pause = ttl_left.map_or(self.interval(), |left| {
-            self.interval().min(left.saturating_add(Duration::from_millis(1)))
+        let pause = claim_ends.map_or(self.interval(), |end| {
+            self.interval().min(end.remaining().saturating_add(Duration::from_millis(1)))
         });
         Found { is_changed, pause }
     }

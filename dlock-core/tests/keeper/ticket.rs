@@ -50,6 +50,21 @@ async fn a_resumed_hold_has_a_new_id_and_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_waits_until_a_dropped_resumption_has_returned_the_hold() {
+    let store = ScriptedStore::detaching().renew([Late(S, RENEWED)]);
+    let ticket = ticket(&store).await;
+    let (client, start) = (store.client(), Instant::now());
+    timeout(MS, client.resume(&ticket)).await.expect_err("the store has not replied");
+    client.release(&ticket).await.expect("the script releases it");
+    let (returned, released) = (store.times(Call::Detach, start), store.times(Call::Release, start));
+    assert!(
+        returned.len() == 1 && released.len() == 1 && is_about(returned[0], S) && released[0] >= returned[0],
+        "the hold went back to the ticket after {returned:?}, and was released after {released:?}"
+    );
+    store.close(&client).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_hold_cannot_be_resumed() {
     let store = ScriptedStore::detaching().renew([Say(Renewal::Lost)]);
     let ticket = ticket(&store).await;

@@ -150,7 +150,7 @@ pub(crate) fn lock_owner(_: &[PathBuf]) -> Option<(u32, bool)> {
 /// File systems that several kernels may have mounted, by their numbers in statfs(2). A FUSE file
 /// system may be local, but sshfs and virtiofs have the same number.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const SHARED_FILE_SYSTEMS: [(u32, &str); 14] = [
+const SHARED_FILE_SYSTEMS: [(u32, &str); 21] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xfe53_4d42, "SMB"),
@@ -165,4 +165,11 @@ const SHARED_FILE_SYSTEMS: [(u32, &str); 14] = [
     (0x7461_636f, "OCFS2"),
     (0x0102_1997, "9p"),
     (0x6573_5546, "FUSE"),
+    (0x1983_0326, "BeeGFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0xaad7_aaea, "PanFS"),
+    (0x786f_4256, "vboxsf"),
+    (0xbacb_acbc, "vmhgfs"),
+    (0x7c7c_6673, "prl_fs"),
+    (0x00c0_ffee, "hostfs"),
 ];

@@ -26,7 +26,7 @@ use crate::{
 };
 pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, rows, word};
 pub(crate) use place::Place;
-pub(crate) use probe::is_own_session;
+pub(crate) use probe::listen;
 
 /// The server's reply to a call.
 pub(crate) struct Reply {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::session::{AdvisorySession, PreparedSession, SessionId};
 use crate::{
     config::{Names, PostgresConfig},
-    connection::{Connection, Dial, Opened, drive, first_row, is_own_session, word},
+    connection::{Connection, Dial, Opened, drive, first_row, listen, word},
     error::{self, STORE},
     sql::{self, advisory},
 };
@@ -44,21 +44,15 @@ impl AdvisoryClient {
         // The check comes before the settings of a session. A pooler would lend the session to other
         // clients, with these settings.
         let mut opened = STORE.with_timeout(limit, dial.open()).await?;
-        let Opened { client, messages, .. } = &mut opened;
         // An id consists of hexadecimal digits and hyphens.
         let channel = format!("dlock_{}", ClaimId::random().to_string().replace('-', ""));
-        let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
-        let listening = drive(messages, first_row(client, &listen), |_| {});
-        let row = STORE.with_timeout(limit, listening).await?;
-        let is_own = is_own_session(&connection, messages, word(&row, "pid"), &channel, limit, |_| {}).await;
-        // A pooler probably lends the same session again.
-        let unlisten = format!("UNLISTEN {channel}; SELECT true");
-        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
-        let unlistened = STORE.with_timeout(limit, unlistening).await;
-        if !is_own? {
+        if !listen(&connection, &mut opened, &channel, limit, |_| {}).await? {
             return Err(STORE.refused(error::SHARED_SESSIONS));
         }
-        unlistened?;
+        let Opened { client, messages, .. } = &mut opened;
+        let unlisten = format!("UNLISTEN {channel}; SELECT true");
+        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
+        STORE.with_timeout(limit, unlistening).await?;
         let session = STORE.with_timeout(limit, PreparedSession::new(opened)).await?;
         let idle = Mutex::new(vec![AdvisorySession::new(session)]);
         Ok(Self { dial, connection, names, long_names: WeakMap::new(), idle })

@@ -7,11 +7,37 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 
-use super::{Connection, Messages, drive};
+use super::{Connection, Messages, Opened, drive, first_row, word};
 use crate::error::{self, STORE};
 
 /// Payload of the probe.
 const PROBE: &str = "probe";
+
+/// Listens to a channel on a connection. Returns whether the connection has a session of its own, so
+/// that the notifications arrive. If not, or after an error, the session does not listen any more.
+/// Calls `on_message` for each message of the connection.
+pub(crate) async fn listen(
+    connection: &Connection,
+    opened: &mut Opened,
+    channel: &str,
+    limit: Duration,
+    mut on_message: impl FnMut(&AsyncMessage),
+) -> Result<bool> {
+    let Opened { client, messages, .. } = opened;
+    let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
+    let listening = drive(messages, first_row(client, &listen), &mut on_message);
+    let row = STORE.with_timeout(limit, listening).await?;
+    let listener = word(&row, "pid");
+    let is_own = is_own_session(connection, messages, listener, channel, limit, on_message).await;
+    if !matches!(is_own, Ok(true)) {
+        // A session of a pooler would listen on, for other clients. The pooler probably lends the same
+        // session again. The statement has no row, and its failure does not matter.
+        let unlisten = format!("UNLISTEN {channel}");
+        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
+        STORE.with_timeout(limit, unlistening).await.ok();
+    }
+    is_own
+}
 
 /// Returns whether a connection has a session of its own, so that a notification to it arrives. Its
 /// session has the process id `listener`, and listens to `channel`. Calls `on_message` for each message
@@ -21,7 +47,7 @@ const PROBE: &str = "probe";
 /// has no session, so no notification arrives on it. The probe is sent on a lane. If the process id
 /// of the sending session is `listener`, the pooler has given both connections the same session,
 /// and the result is `false`.
-pub(crate) async fn is_own_session(
+async fn is_own_session(
     connection: &Connection,
     messages: &mut Messages,
     listener: &str,

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_postgres::AsyncMessage;
 
 use crate::{
-    connection::{Connection, Dial, Opened, drive, first_row, is_own_session, word},
+    connection::{Connection, Dial, Opened, drive, listen},
     error::{self, STORE},
 };
 
@@ -94,21 +94,10 @@ impl Notifications {
     async fn open(&self, seats: &Listener) -> Result<Opened> {
         let mut opened = self.dial.open().await?;
         let limit = self.dial.timeout();
-        let listen = format!("LISTEN {}; SELECT pg_catalog.pg_backend_pid() AS pid", self.channel);
-        let Opened { client, messages, .. } = &mut opened;
-        let listening = drive(messages, first_row(client, &listen), |message| handle(message, seats));
-        let row = STORE.with_timeout(limit, listening).await?;
-        let (listener, channel) = (word(&row, "pid"), &self.channel);
         let on_message = |message: &AsyncMessage| handle(message, seats);
-        if is_own_session(&self.connection, messages, listener, channel, limit, on_message).await? {
+        if listen(&self.connection, &mut opened, &self.channel, limit, on_message).await? {
             return Ok(opened);
         }
-        // A session of a pooler would listen on, for other clients. The pooler probably lends the same
-        // session again.
-        let unlisten = format!("UNLISTEN {channel}");
-        let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
-        // The statement has no row, and its failure does not matter.
-        STORE.with_timeout(limit, unlistening).await.ok();
         Err(STORE.refused(error::DEAF))
     }
 

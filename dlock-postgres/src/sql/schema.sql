@@ -148,13 +148,24 @@ END $dlock$;
 -- by check_in_2 cannot be deleted. Its claim has then expired long ago, so that no request can extend
 -- it, and the row excludes the next holder until that transaction ends. Returns the smallest number of
 -- the claims that it has ended, or NULL if there was none.
-CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[]) RETURNS bigint
+-- With p_may_be_undone, the commit does not wait for the disk. If a crash undoes it, the next holder waits
+-- until the claim expires, which may be in days for a detached claim. The commit therefore waits if a
+-- claim would last for more than a minute.
+CREATE OR REPLACE FUNCTION {schema}.end_claims_2(p_name bytea, p_claims uuid[], p_now timestamptz, p_may_be_undone boolean)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_first bigint;
+    v_expires timestamptz;
 BEGIN
     -- Waits for a renewal, but not for a transaction that has checked in.
-    PERFORM 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE;
+    SELECT max(r.expires) INTO v_expires FROM (
+        SELECT q.expires FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR NO KEY UPDATE) AS r;
+    IF v_expires > p_now + interval '1 minute' THEN
+        PERFORM {schema}.commit_durably_2();
+    ELSIF p_may_be_undone THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    END IF;
     WITH free AS MATERIALIZED (
             SELECT q.claim FROM {schema}.queue q
             WHERE q.claim = ANY (p_claims) AND q.name = p_name FOR UPDATE SKIP LOCKED),
@@ -344,7 +355,7 @@ BEGIN
     IF busy IS NOT NULL THEN
         -- Some claims of a lost grant may have expired, and the others must not stay.
         FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
-            IF {schema}.end_claims_2(p_names[i], p_claims[i:i]) IS NOT NULL THEN
+            IF {schema}.end_claims_2(p_names[i], p_claims[i:i], v_now, false) IS NOT NULL THEN
                 PERFORM {schema}.read_head_2(p_names[i], v_now, NULL, '', 0);
             END IF;
         END LOOP;
@@ -425,16 +436,7 @@ DECLARE
     v_behind bigint;
 BEGIN
     v_now := {schema}.lock_bucket_2(p_bucket);
-    -- If a crash undoes the commit, the next holder waits until the claim expires, which may be in days for
-    -- a detached claim.
-    IF EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.claim = ANY (p_claims) AND q.name = p_name
-        AND q.expires > v_now + interval '1 minute')
-    THEN
-        PERFORM {schema}.commit_durably_2();
-    ELSE
-        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
-    END IF;
-    v_behind := {schema}.end_claims_2(p_name, p_claims);
+    v_behind := {schema}.end_claims_2(p_name, p_claims, v_now, true);
     done := v_behind IS NOT NULL;
     -- Without a deleted row this may be the second execution, and the reply to the first one with its
     -- list of woken claims was lost.
@@ -517,7 +519,7 @@ DECLARE
     v_now timestamptz;
 BEGIN
     v_now := {schema}.lock_bucket_2(p_bucket);
-    done := {schema}.end_claims_2(p_name, p_claims) IS NOT NULL;
+    done := {schema}.end_claims_2(p_name, p_claims, v_now, false) IS NOT NULL;
     SELECT h.wake INTO wake FROM {schema}.read_head_2(p_name, v_now, NULL, p_channel, 0) h;
 END $dlock$;
 

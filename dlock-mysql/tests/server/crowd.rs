@@ -45,10 +45,13 @@ async fn statements(server: &Running, waiters: usize, detached: bool) -> i64 {
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if let Some(guard) = guard {
         assert!(!guard.is_lost(), "a hold was lost because of the waiters");
+        guard.release().await.expect("the lock is still held");
     }
     if let Some(ticket) = ticket {
         holder.release(&ticket).await.expect("the store kept the detached hold");
     }
+    // The statements of the waiters that leave would be counted for the next number of waiters.
+    until(&mut other, &format!("SELECT COUNT(*) FROM dlock_queue WHERE name = '{name}'"), 0).await;
     counted / 6
 }
 

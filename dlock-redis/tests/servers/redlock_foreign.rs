@@ -42,6 +42,9 @@ async fn rslock_does_not_get_what_dlock_holds() {
     let Some(nodes) = three().await else { return };
     let (locks, foreign) = (nodes.locks(TTL).await, foreign(&nodes));
     let held = locks.mutex("foo").lock().await.unwrap();
+    // The lock is granted by two servers. The request to the third may still be under way, and
+    // would find the key of rslock there.
+    nodes.wait_for_key_count(0..3, "foo", 3).await;
     let refused = foreign.lock("foo", TTL).await;
     assert!(
         matches!(refused, Err(LockError::Unavailable)),

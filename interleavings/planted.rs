@@ -107,11 +107,11 @@ pub(crate) const BUGS: &[Bug] = &[
         code: "        if let Some(live) = self.if_open() {
             return Ok(live);
         }
-        if self.has_worked",
+        if self.has_replied",
         replacement: "        if !PLANTED && let Some(live) = self.if_open() {
             return Ok(live);
         }
-        if self.has_worked",
+        if self.has_replied",
     },
     // The connection may have been replaced since the request failed.
     Bug {

@@ -231,7 +231,7 @@ mod tests {
         let name = || LockName::new("x").unwrap();
         let (kind, store, reason) = (Kind::Mutex, "redis", || "why".to_owned());
         for (error, status) in [
-            (Error::Timeout { name: name(), waited: std::time::Duration::ZERO, source: None }, 75),
+            (Error::Timeout { name: name(), limit: std::time::Duration::ZERO, source: None }, 75),
             (Error::Lost { name: name(), reason: LostReason::Expired }, 74),
             (Error::Deadlock { name: name(), kind }, 64),
             (Error::WrongKind { name: name(), kind, reason: reason() }, 64),

@@ -107,11 +107,11 @@ pub(crate) async fn acquire(
             let holders = holders(locks, name).await;
             Err(Failure::busy(format!("lock `{name}` is {}", holders.as_deref().unwrap_or("not free"))))
         }
-        Err(Error::Timeout { name, waited, source }) => {
+        Err(Error::Timeout { name, limit, source }) => {
             // The limit includes the time until the store was connected.
-            let waited = if let Wait::For(limit) = wait_limit.wait { limit } else { waited };
+            let limit = if let Wait::For(whole_limit) = wait_limit.wait { whole_limit } else { limit };
             let holders = holders(locks, &name).await.map(|holders| format!("; it is {holders}"));
-            let error = Error::Timeout { name, waited, source };
+            let error = Error::Timeout { name, limit, source };
             Err(Failure::from(error).and(holders.as_deref().unwrap_or_default()))
         }
         Err(error) => Err(error.into()),

@@ -324,7 +324,7 @@ async fn a_release_that_finds_no_claim_on_a_majority_is_a_loss() {
         let result = guard.release().await;
         match is_loss {
             true => {
-                assert!(matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. })), "{result:?}")
+                assert!(matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. })), "{result:?}")
             }
             false => assert!(result.is_ok(), "{broken} broken, {silent} silent: {result:?}"),
         }

@@ -80,7 +80,7 @@ async fn a_detached_hold_is_kept_by_a_majority_for_its_time_and_not_longer() {
     advance(TEN_MINUTES / 50).await;
     assert!(three.is_free().await, "the detached hold does not end");
     let error = three.plain().resume(&ticket).await.expect_err("its time has ended");
-    assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Deleted, .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

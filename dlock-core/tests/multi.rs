@@ -141,7 +141,7 @@ async fn a_multilock_is_lost_when_any_member_is_lost() {
     let signal = guard.lost_signal();
     timeout(Duration::from_secs(100), signal.lost()).await.expect_err("nothing is lost yet");
     locks.force_release("b").await.expect("memory can");
-    assert_eq!(guard.lost().await, LostReason::Taken);
+    assert_eq!(guard.lost().await, LostReason::Deleted);
     assert!(guard.is_lost() && signal.is_lost() && guard.remaining().is_zero());
     let error = guard.release().await.expect_err("a member was lost");
     assert!(
@@ -190,7 +190,7 @@ async fn a_member_whose_store_hangs_does_not_extend_the_wait() {
     let wait = Duration::from_secs(5);
     let result = timeout(wait + Duration::from_secs(1), both.lock_within(wait)).await;
     let result = result.expect("the multilock waits longer than its wait limit");
-    assert!(matches!(result, Err(Error::Timeout { waited, .. }) if waited == wait), "{result:?}");
+    assert!(matches!(result, Err(Error::Timeout { limit, .. }) if limit == wait), "{result:?}");
     assert!(is_free(&stock, "item").await, "the first member is still held after the timeout");
     line.connect();
     bank.close().await;
@@ -299,7 +299,7 @@ async fn each_multilock_that_shares_an_owners_hold_reports_its_loss() {
     assert!(locks.force_release("a").await.expect("memory can"), "the owner held it");
     for guard in [&first, &second] {
         let result = timeout(Duration::from_secs(1), guard.lost()).await;
-        assert_eq!(result.expect("the loss is not reported"), LostReason::Taken);
+        assert_eq!(result.expect("the loss is not reported"), LostReason::Deleted);
     }
 }
 
@@ -315,7 +315,7 @@ async fn a_multilock_waits_no_longer_than_the_shortest_default_of_its_clients() 
     let options = LockOptions::new();
     let result = timeout(short + Duration::from_secs(1), both.lock(&options)).await;
     let result = result.expect("the multilock waits longer than the default of one client");
-    assert!(matches!(result, Err(Error::Timeout { waited, .. }) if waited == short), "{result:?}");
+    assert!(matches!(result, Err(Error::Timeout { limit, .. }) if limit == short), "{result:?}");
     let result = timeout(long, both.lock(&LockOptions::new().wait(long))).await;
     assert!(result.is_err(), "the call did not wait for its own, longer limit");
     line.connect();

@@ -185,8 +185,8 @@ impl EtcdClaim {
         let mut request = self.request.clone();
         request.kind = kind;
         let value = keys::value(&request, own_lease, renamed_to);
-        // If this request is executed late, the key is under the session's lease without a keeper. The
-        // session therefore records the value, and deletes such a key.
+        // If this request is executed late, the key is under the session's lease without a keeper.
+        // The session therefore records the value, and deletes such a key.
         let is_only_request = own_lease.is_some() || session.expect_late_request(self.request.id, value);
         let is_unchanged = Compare::mod_revision(keys.own.as_str(), CompareOp::Equal, before.mod_revision());
         let txn = Txn::new()
@@ -211,10 +211,10 @@ impl EtcdClaim {
         Ok(true)
     }
 
-    /// Revokes the lease of its own that a detached hold had before its key was rewritten. `before`
-    /// is the former version of the key, and `lease` is the lease of the new version. Does nothing
-    /// unless `before` records a lease of its own, the key was under that lease, and that lease is
-    /// not `lease`. If the request fails, the lease expires by itself, without keys.
+    /// Revokes the own lease of a detached hold, after its key was rewritten. `before` is the
+    /// former version of the key, and `lease` is the lease of the new version. Does nothing if
+    /// `before` was not under an own lease, or if `lease` is that lease. If the request fails, the
+    /// own lease expires by itself, without keys.
     async fn end_own_lease(&self, before: &KeyValue, lease: i64) {
         let own_lease = Record::read(before.value()).own_lease;
         if let Some(own_lease) = own_lease.filter(|own| *own == before.lease() && *own != lease) {

@@ -60,7 +60,7 @@ impl Pump {
         loop {
             while !seats.has_changes() && !self.held_keys.has_changes() {
                 tokio::select! {
-                    is_open = seats.has_work() => if !is_open { return },
+                    is_open = seats.wait_for_changes() => if !is_open { return },
                     () = self.held_keys.changed() => {}
                 }
             }
@@ -93,7 +93,7 @@ impl Pump {
                 return End::Stream(Some(error));
             }
             let message = tokio::select! {
-                is_open = seats.has_work() => {
+                is_open = seats.wait_for_changes() => {
                     if !is_open {
                         return End::Client;
                     }

@@ -286,7 +286,7 @@ async fn a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended() {
     sleep(Duration::from_secs(1)).await;
     assert!(bench.locks("").await.force_release(&name).await.expect("a reply"));
     // If the key is not watched again in time, the next renewal reports the loss.
-    assert_eq!(soon("the loss was not reported", held.lost()).await, LostReason::Taken);
+    assert_eq!(soon("the loss was not reported", held.lost()).await, LostReason::Deleted);
 }
 
 /// The pump has ended with that runtime, too. The next renewal of the client starts it again.

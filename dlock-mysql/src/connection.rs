@@ -52,9 +52,9 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Returns whether a session other than the client's own executed the batch: a proxy spreads
-    /// the calls of one connection over several sessions. For batches whose last row has the
-    /// column `session`.
+    /// Returns whether a session other than the client's own executed the batch. This happens
+    /// behind a proxy that spreads the calls of one connection over several sessions. For batches
+    /// whose last row has the column `session`.
     pub(crate) fn is_from_another_session(&self) -> bool {
         let id = self.rows.last().and_then(|row| column::<u64>(row, "session").ok());
         id.is_some_and(|id| id != self.session.id())
@@ -72,8 +72,8 @@ pub(crate) struct Call<'a> {
     /// behind the refused one were not executed.
     pub(crate) undo: String,
     /// If late execution is refused, the batch compares the server's clock with
-    /// [`DEADLINE`](crate::sql::DEADLINE), which is replaced by a time when the batch is sent. It is
-    /// executed only in the first half of its time. The second half is for its commit.
+    /// [`DEADLINE`](crate::sql::DEADLINE), which is replaced by a time when the batch is sent. It
+    /// is executed only in the first half of its time. The second half is for its commit.
     pub(crate) late_execution: LateExecution<'a>,
     pub(crate) priority: Priority,
 }
@@ -105,10 +105,10 @@ impl Call<'_> {
 
     /// Returns whether a batch that conflicted with another transaction is sent again.
     ///
-    /// A batch that timed out on a locked row would probably time out again. It is sent again only if
-    /// the server refuses its late execution (as for attempts), or if more than two thirds of the
-    /// call's time is left. Otherwise that time is reserved: after a batch of renewals has failed,
-    /// each claim is renewed by a call of its own.
+    /// A batch that timed out on a locked row would probably time out again. It is sent again only
+    /// if the server refuses its late execution (as for attempts), or if more than two thirds of
+    /// the call's time is left. Otherwise the rest of the time is reserved, because after a failed
+    /// batch of renewals each claim is renewed by a call of its own.
     fn may_retry(&self, error: &sqlx::Error, deadline: Instant) -> bool {
         let may_wait_again = self.late_execution.is_refused() || !error::is_lock_wait_timeout(error);
         let least = if may_wait_again { Duration::ZERO } else { self.timeout * 2 / 3 };
@@ -168,8 +168,8 @@ impl Connection {
         self.session_epoch.load(Relaxed)
     }
 
-    /// Ends these idle sessions and those of the lanes, for a bounded time. Each sends `COM_QUIT` first,
-    /// because the server otherwise writes a line about an aborted connection to its log.
+    /// Ends these idle sessions and those of the lanes, for a bounded time. Each sends `COM_QUIT`
+    /// first, because the server otherwise writes a line about an aborted connection to its log.
     pub(crate) async fn close(&self, idle: Vec<MySqlConnection>) {
         let idle = join_all(idle.into_iter().map(MySqlConnection::close));
         let sessions = self.lanes.open_connections();
@@ -293,7 +293,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
-                call.late_execution.note(deadline.saturating_duration_since(Instant::now()));
+                call.late_execution.note_lost_reply(deadline.saturating_duration_since(Instant::now()));
                 retries.after_break()
             };
             if !is_sent_again {

@@ -56,7 +56,7 @@ pub(crate) enum Outcome {
     /// The rows of all statements.
     Done(Vec<MySqlRow>),
     Failed(sqlx::Error),
-    /// The batch was not sent: other calls occupied the session until the deadline.
+    /// The batch was not sent, because other calls occupied the session until the deadline.
     NotSent,
     /// No reply arrived before the deadline. The session has ended.
     NoReply,

@@ -246,7 +246,7 @@ impl Connection {
             let is_sent_again = if error::is_read_only(&error) {
                 retries.after_refusal_to_write()
             } else {
-                call.late_execution.note(deadline.saturating_duration_since(Instant::now()));
+                call.late_execution.note_lost_reply(deadline.saturating_duration_since(Instant::now()));
                 retries.after_break()
             };
             if !is_sent_again {

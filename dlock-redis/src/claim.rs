@@ -2,18 +2,21 @@
 
 pub(crate) mod attempt_all;
 mod reply;
+mod seats;
 
-use std::{borrow::Cow, future::pending, pin::pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use dlock_core::{
     ClaimId, Kind, Result, Token, Wait,
-    driver::{Attempt, Claim, Grant, LateRequests, Release, Renewal, Request, Resumption, Seat},
+    driver::{Attempt, Claim, Grant, LateRequests, Release, Renewal, Request, Resumption},
 };
-use futures_util::future::select_all;
 use redis::Value;
 
-use self::reply::{AttemptReply, HandedOver, parse_attempt, parse_hand_over, parse_release, wrong_kind};
+use self::{
+    reply::{AttemptReply, HandedOver, parse_attempt, parse_hand_over, parse_release, wrong_kind},
+    seats::ClaimSeats,
+};
 use crate::{
     client::{Client, Record},
     config::Dialect,
@@ -30,8 +33,8 @@ use crate::{
 /// wakes it.
 const PLAIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `retry_in` of a waiter that need not poll, because the lock has no ttl or another waiter polls for
-/// it. The engine limits it to a third of the waiter's ttl.
+/// `retry_in` of a waiter that need not poll, because the lock has no ttl or another waiter polls
+/// for it. The engine limits it to a third of the waiter's ttl.
 const MAX_RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct RedisClaim {
@@ -39,19 +42,10 @@ pub(crate) struct RedisClaim {
     request: Request,
     /// The claim as the server knows it.
     record: Arc<Record>,
-    /// Seat of a waiter for messages of the lock's channel. With `keyspace_events`, seat of a
-    /// holder for the deletion of the lock's key. Boxed, as the fields below, because most held locks
-    /// have none of them.
-    seat: Option<Box<Seat>>,
-    /// Second seat of the first waiter of a fair lock, among the waiters of the mutex of that name.
-    /// If Redisson holds the name as a mutex, its release wakes only those waiters.
-    mutex_seat: Option<Box<Seat>>,
+    seats: ClaimSeats,
     /// Record of the hold under the id of its ticket. Set once a detachment was requested, whatever
-    /// its outcome.
+    /// its outcome. Boxed, because most holds are never detached.
     ticket: Option<Box<Record>>,
-    /// Further seat of a waiter with `keyspace_events`, for the deletion of the lock's key. A
-    /// program that deletes the key may publish no message.
-    deletion_seat: Option<Box<Seat>>,
     late: LateRequests,
 }
 
@@ -64,10 +58,8 @@ impl RedisClaim {
             client,
             request,
             record,
-            seat: None,
-            mutex_seat: None,
+            seats: ClaimSeats::default(),
             ticket: None,
-            deletion_seat: None,
             late: LateRequests::default(),
         }
     }
@@ -226,48 +218,6 @@ impl RedisClaim {
         millis(self.client.config.fair_wait_timeout)
     }
 
-    /// Registers the seats that the claim lacks. Returns whether it has subscribed to a channel, on
-    /// which a message may have been published before.
-    async fn join(&mut self, arrival: Option<u64>) -> Result<bool> {
-        let Record { keys, owner, .. } = &*self.record;
-        let (kind, notifications) = (self.request.kind, &self.client.connection.notifications);
-        let (channel, arrival, is_first) = match kind {
-            Kind::Mutex => (keys.channel(), arrival, false),
-            Kind::Fair => (keys.waiter_channel(owner), None, arrival.is_some()),
-            Kind::Read | Kind::Write => (keys.rw_channel(), arrival, false),
-            Kind::Permit => (keys.waiter_channel(owner), None, false),
-            kind => return Err(self.client.info.unsupported(kind)),
-        };
-        let before = (self.seat.is_some(), self.mutex_seat.is_some());
-        if self.client.config.events && self.deletion_seat.is_none() {
-            let seat = notifications.join_for_deletion(keys.lock(), arrival, kind);
-            self.deletion_seat = Some(Box::new(seat));
-        }
-        if self.seat.is_none() {
-            let seat = notifications.join(channel.to_string(), arrival, kind).await?;
-            self.seat = Some(Box::new(seat));
-        }
-        if is_first && self.mutex_seat.is_none() {
-            let seat = notifications.join(keys.channel().to_string(), None, kind).await?;
-            self.mutex_seat = Some(Box::new(seat));
-        }
-        Ok(before != (self.seat.is_some(), self.mutex_seat.is_some()))
-    }
-
-    /// Clears earlier notifications, because the claim sends its request now and sees every change
-    /// that caused them.
-    fn clear_seats(&self) {
-        self.seats().for_each(Seat::clear);
-    }
-
-    fn seats(&self) -> impl Iterator<Item = &Seat> {
-        [&self.seat, &self.mutex_seat, &self.deletion_seat].into_iter().flatten().map(Box::as_ref)
-    }
-
-    fn leave_seats(&mut self) {
-        (self.seat, self.mutex_seat, self.deletion_seat) = (None, None, None);
-    }
-
     /// Returns whether another waiter of this client polls the server on behalf of this one.
     ///
     /// A mutex has no queue on the server, so the client's first waiter of a name is enough to
@@ -279,27 +229,17 @@ impl RedisClaim {
         self.request.kind == Kind::Mutex
             && self.request.wants_token
             && !self.is_plain()
-            && self.seat.as_ref().is_some_and(|seat| !seat.is_first_of_its_kind() && seat.is_quiet())
-            && self.deletion_seat.as_ref().is_none_or(|seat| !seat.is_notified())
+            && self.seats.is_quiet_follower()
             && self.client.connection.has_replied_within(self.request.ttl / 2)
-    }
-
-    /// Registers the seat of a holder.
-    fn join_as_holder(&mut self) {
-        if self.client.config.events && self.seat.is_none() {
-            let notifications = &self.client.connection.notifications;
-            let seat = notifications.join_as_holder(self.record.keys.lock(), self.request.kind);
-            self.seat = Some(Box::new(seat));
-        }
     }
 
     /// Records that the claim holds its lock.
     fn grant(&mut self, token: Option<Token>) -> Grant {
         // A notification during the attempt was caused by the release that made this grant
         // possible. It must not be passed on to the next waiter.
-        self.clear_seats();
-        self.leave_seats();
-        self.join_as_holder();
+        self.seats.clear();
+        self.seats.leave();
+        self.seats.join_as_holder(&self.client, &self.record);
         Grant { token, valid_for: self.request.ttl }
     }
 }
@@ -314,11 +254,11 @@ impl Claim for RedisClaim {
         if self.is_represented() {
             return Ok(Attempt::Busy { retry_in: MAX_RETRY_IN });
         }
-        self.clear_seats();
+        self.seats.clear();
         let mut reply = self.send_attempt().await?;
         if let AttemptReply::Busy { arrival, .. } = reply
             && self.request.wait != Wait::Never
-            && Box::pin(self.join(arrival)).await?
+            && Box::pin(self.seats.join(&self.client, &self.record, arrival)).await?
             && !self.is_represented()
         {
             // A release before the subscription was active has notified no waiter of this client,
@@ -337,8 +277,8 @@ impl Claim for RedisClaim {
     async fn renew(&mut self) -> Result<Renewal> {
         // The seats are taken before the request, because a claim that was resumed was not granted
         // to this client and has no seat yet.
-        self.join_as_holder();
-        self.clear_seats();
+        self.seats.join_as_holder(&self.client, &self.record);
+        self.seats.clear();
         let (ttl, record) = (self.request.ttl, Arc::clone(&self.record));
         let held = pin!(self.client.renewals.submit(record, ttl));
         Ok(renewal(self.client.call_with_label(&self.request, None, held).await?, ttl))
@@ -365,8 +305,8 @@ impl Claim for RedisClaim {
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         // The seats are taken before the request, because the claim was not granted to this client
         // and has no seat yet.
-        self.join_as_holder();
-        self.clear_seats();
+        self.seats.join_as_holder(&self.client, &self.record);
+        self.seats.clear();
         let ticket = Record { owner: owner(ticket), ..Record::clone(&self.record) };
         let handed_over = pin!(self.hand_over(&ticket, &self.record));
         let Some(HandedOver { token, remaining }) =
@@ -392,7 +332,7 @@ impl Claim for RedisClaim {
         }
         // If this claim was notified and has sent no request since, the client's next waiter is
         // notified instead.
-        self.leave_seats();
+        self.seats.leave();
         Ok(release)
     }
 
@@ -401,9 +341,6 @@ impl Claim for RedisClaim {
     }
 
     async fn changed(&mut self) {
-        if self.seat.is_none() {
-            return pending().await;
-        }
-        select_all(self.seats().map(|seat| Box::pin(seat.notified()))).await;
+        self.seats.notified().await;
     }
 }

@@ -49,7 +49,7 @@ impl Client {
     /// Runs a script for `key` that does nothing once `limit` is over. The last argument of the
     /// script is its deadline. `call` receives the deadline in microseconds since 1970.
     ///
-    /// If the connection breaks before the deadline, the rest of the time is noted in `late`.
+    /// If the connection breaks before the deadline, the rest of the time is recorded in `late`.
     ///
     /// # Errors
     /// As [`Connection::run`].
@@ -80,7 +80,7 @@ impl Client {
             let Some(left) = limit.checked_sub(started.elapsed_at(now)) else { break };
             let sent = self.connection.run_tracked(&call(clock.deadline(slot, now, left))?).await;
             if sent.is_broken {
-                late.note(limit.saturating_sub(started.elapsed()));
+                late.note_lost_reply(limit.saturating_sub(started.elapsed()));
             }
             let reply = sent.result?;
             let Some(now) = time_of_refusal(&reply) else { return Ok(reply) };

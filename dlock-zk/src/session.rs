@@ -78,7 +78,7 @@ const STALE_DIVISOR: u32 = 2;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Session {
-    /// A session of `client`, which began to connect at `began`.
+    /// Creates the session of `client`, which began to connect at `began`.
     pub(crate) fn new(client: ZkClient, has_containers: bool, began: Moment) -> Self {
         Self {
             states: client.state_watcher(),

@@ -384,7 +384,7 @@ async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_i
     assert_eq!(state.holders[0].who.as_deref(), Some("asked to release the lock"));
     assert_eq!(state.holders[0].token, held.token());
     raw.delete(&node, None).await.expect("all clients may delete nodes");
-    assert_eq!(soon("the holder is not notified", held.lost()).await, LostReason::Taken);
+    assert_eq!(soon("the holder is not notified", held.lost()).await, LostReason::Deleted);
 }
 
 /// The directory of a lock is deleted while a waiter is silent. Its numbers begin at zero again, so the

@@ -13,7 +13,7 @@
 //!
 //! **Properties.** [`OVERLAP`] and [`REGAINED`].
 //!
-//! **Rules that are modelled**, from `dlock-core/src/stores/redlock/claim.rs` and `member.rs`:
+//! **Rules that are modelled**, from `dlock-core/src/stores/redlock/claim.rs` and `hold.rs`:
 //! - A hold is valid for the shortest time that a member of the majority grants, less the drift.
 //! - A member that grants during a hold is a newcomer. It counts once it has confirmed a renewal,
 //!   and gets a vote once a majority of the votes has confirmed renewals that were sent later.

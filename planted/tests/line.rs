@@ -96,7 +96,7 @@ fn a_driver_that_never_reconnects_is_caught() {
 
 #[test]
 fn a_driver_that_takes_a_broken_connection_for_a_loss_is_caught() {
-    is_caught(LineBug::BreakIsLoss, "a_holder_whose_connection_breaks", "Taken");
+    is_caught(LineBug::BreakIsLoss, "a_holder_whose_connection_breaks", "Deleted");
     is_caught(LineBug::BreakIsLoss, "a_connection_that_was_silent", "the server was only silent");
 }
 

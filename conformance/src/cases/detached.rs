@@ -107,7 +107,7 @@ pub(super) async fn take_at(arena: &Arena, client: &Locks, end: Instant, token: 
 
 /// Returns whether the result reports that the ticket no longer has the hold.
 pub(super) fn was_taken<T>(result: &dlock_core::Result<T>) -> bool {
-    matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. }))
+    matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. }))
 }
 
 pub(super) async fn it_stays_for_its_time_without_renewals(arena: Arc<Arena>) {

@@ -189,7 +189,7 @@ async fn is_notified_of_forced_release(arena: &Arena, change: impl AsyncFnOnce(G
     client.force_release(arena.name()).await.expect("the store is reachable");
     let result = tokio::time::timeout(limit, held.lost()).await;
     assert!(
-        result.is_err() || result == Ok(LostReason::Taken),
+        result.is_err() || result == Ok(LostReason::Deleted),
         "the forced release was reported as {result:?}"
     );
     result.is_ok()

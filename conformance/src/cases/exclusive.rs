@@ -165,11 +165,11 @@ pub(super) async fn a_wait_of_zero_is_one_try(arena: Arc<Arena>) {
     let _free = arena.lock(&b).lock(&options).await.expect("a free lock is granted to one try");
 }
 
-fn timed_out(arena: &Arena, outcome: Result<Guard>, limit: Duration) -> Error {
+fn timed_out(arena: &Arena, outcome: Result<Guard>, wait: Duration) -> Error {
     match outcome {
         Err(error @ Error::Timeout { .. }) => {
-            let Error::Timeout { name, waited, .. } = &error else { unreachable!("matched above") };
-            assert_eq!((name.as_str(), *waited), (arena.name(), limit), "the error describes another wait");
+            let Error::Timeout { name, limit, .. } = &error else { unreachable!("matched above") };
+            assert_eq!((name.as_str(), *limit), (arena.name(), wait), "the error describes another wait");
             error
         }
         other => panic!("a wait that ran out must be a timeout, not {other:?}"),

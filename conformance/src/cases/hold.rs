@@ -151,11 +151,11 @@ pub(super) async fn lock_within_gives_up_when_its_time_is_over(arena: Arc<Arena>
     let (a, b) = (arena.client().await, arena.client().await);
     let held = arena.take_soon("a free lock was not granted", &a).await;
     let lock = arena.lock(&b);
-    let limit = Duration::from_millis(100);
-    let result = arena.soon("a limited wait does not end", lock.lock_within(limit)).await;
+    let wait = Duration::from_millis(100);
+    let result = arena.soon("a limited wait does not end", lock.lock_within(wait)).await;
     assert!(
-        matches!(result, Err(Error::Timeout { waited, .. }) if waited == limit),
-        "a wait with a limit of {limit:?} ended with {result:?}"
+        matches!(result, Err(Error::Timeout { limit, .. }) if limit == wait),
+        "a wait with a limit of {wait:?} ended with {result:?}"
     );
     held.release().await.expect("the lock is still held");
     drop(

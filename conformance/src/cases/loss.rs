@@ -330,7 +330,7 @@ pub(super) async fn a_forced_release_is_reported_to_the_holder(arena: Arc<Arena>
     let (held, _, next) = force_released(&arena).await;
     assert_eq!(
         arena.within(arena.short_ttl(), "the loss is never reported", held.lost()).await,
-        LostReason::Taken
+        LostReason::Deleted
     );
     assert!(held.is_lost());
     drop(next);
@@ -348,7 +348,7 @@ pub(super) async fn the_release_of_a_lock_that_was_taken_reports_the_loss(arena:
     b.force_release(arena.name()).await.expect("the store is reachable");
     let released = held.release().await;
     assert!(
-        matches!(released, Err(Error::Lost { reason: LostReason::Taken, .. })),
+        matches!(released, Err(Error::Lost { reason: LostReason::Deleted, .. })),
         "the release of a lock that was taken returned {released:?}"
     );
 }

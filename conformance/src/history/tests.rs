@@ -165,7 +165,7 @@ async fn a_force_released_lock_may_be_claimed_until_the_loss_is_reported() {
     story.0.broken(force, true);
     story.granted(waiting, 2, 30);
     pass(1).await;
-    story.0.lost(held, LostReason::Taken);
+    story.0.lost(held, LostReason::Deleted);
     assert_eq!(story.rules(), []);
     // Contenders that came later must exclude each other.
     story.release(waiting);
@@ -251,7 +251,7 @@ async fn a_loss_before_the_promised_time_is_a_false_alarm() {
     let story = Story::new();
     let acquisition = story.grant("x", Kind::Mutex, 1, 30);
     pass(29).await;
-    story.0.lost(acquisition, LostReason::Taken);
+    story.0.lost(acquisition, LostReason::Deleted);
     assert_eq!(story.rules(), [Rule::FalseAlarm]);
 }
 

@@ -67,7 +67,7 @@ pub(super) enum End {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Loss {
     Expired,
-    Taken,
+    Deleted,
     Abandoned,
 }
 
@@ -75,7 +75,7 @@ impl From<LostReason> for Loss {
     fn from(reason: LostReason) -> Self {
         match reason {
             LostReason::Expired => Self::Expired,
-            LostReason::Taken => Self::Taken,
+            LostReason::Deleted => Self::Deleted,
             _ => Self::Abandoned,
         }
     }
@@ -85,7 +85,7 @@ impl From<Loss> for LostReason {
     fn from(loss: Loss) -> Self {
         match loss {
             Loss::Expired => Self::Expired,
-            Loss::Taken => Self::Taken,
+            Loss::Deleted => Self::Deleted,
             Loss::Abandoned => Self::Abandoned,
         }
     }

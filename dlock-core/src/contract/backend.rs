@@ -27,7 +27,7 @@ use crate::model::{ClaimId, Error, Kind, LockName, Result, Token, Wait, Who, dur
 pub struct Request {
     /// The lock. A name identifies one lock, whatever the kind.
     pub name: LockName,
-    /// How to hold the lock.
+    /// Kind in which the claim requests and holds the lock.
     pub kind: Kind,
     /// Id of the claim, new for every acquisition. It begins with the [key](Who::key) of the label
     /// for which it was drawn. That is `who`, except in a release by ticket.
@@ -136,16 +136,16 @@ impl Request {
         self
     }
 
-    /// Returns the time limit of one call for this claim, where `timeout` is the driver's own limit:
-    /// the shorter of `timeout` and a third of the ttl. By default the first renewal starts after a
-    /// third of the ttl. If it fails at its limit, one more renewal of that length fits before the
-    /// claim expires.
+    /// Returns the time limit of one call for this claim, where `timeout` is the driver's own
+    /// limit: the shorter of `timeout` and a third of the ttl. By default the first renewal starts
+    /// after a third of the ttl. If it fails at its limit, one more renewal of that length fits
+    /// before the claim expires.
     pub fn time_limit(&self, timeout: Duration) -> Duration {
         timeout.min(self.ttl / 3)
     }
 }
 
-/// A connected store. Cheap to share. Holds connections, but no state of locks.
+/// A connected store, which all claims of a client share.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the name and the capabilities of the store. The result never changes.
@@ -163,9 +163,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// names.
     ///
     /// The engine calls this method for a [`MultiLock`](crate::MultiLock), only if
-    /// [`Info::locks_per_step`] is above one, and with at most that many requests. A task of the
-    /// engine waits for the reply to the end, as with [`Claim::attempt`]. The call must end by
-    /// itself, like every call.
+    /// [`Info::locks_per_step`] is above one, and with at most that many requests. As with
+    /// [`Claim::attempt`], the engine never drops the call in flight, so the call must end by
+    /// itself.
     ///
     /// After [`AttemptAll::Busy`] the store has no entry of any of the requests. After
     /// [`AttemptAll::Granted`] each claim is in the state that a granted `attempt` would have left.
@@ -183,8 +183,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the time since 1970 on the store's clock, which all clients of the store share. In a
     /// store of several servers, their clocks may differ.
     ///
-    /// The engine calls this method only if [`Info::clock`] is true. The call must end by itself, like
-    /// every call. No decision about a claim depends on the result.
+    /// The engine calls this method only if [`Info::clock`] is true. The call must bound its own
+    /// I/O. No decision about a claim depends on the result.
     ///
     /// # Errors
     /// If the store cannot be reached. Default: [`Error::Unsupported`].
@@ -193,8 +193,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns a source of hints that the holder of a lock may have changed, for observers. Does no
-    /// I/O before the first call of [`Watch::changed`]. A watch has no claim. It must not appear in the
-    /// queue of the lock or delay any claim.
+    /// I/O before the first call of [`Watch::changed`]. A watch has no claim. It must not appear in
+    /// the queue of the lock or delay any claim.
     ///
     /// Default: `None`. The engine then inspects the lock every third of a ttl, at most once a
     /// second, and when the claim of the holder ends. With a watch it inspects the lock at each
@@ -274,9 +274,10 @@ pub trait Claim: Send + 'static {
     /// loss, because the failed release may have removed the claim.
     async fn release(&mut self) -> Result<Release>;
 
-    /// Announces the [release](Self::release). The engine calls it once, before it waits until fewer
-    /// than [`Info::releases_in_flight`] releases are in flight. No renewal may follow. Default:
-    /// nothing, which suits drivers that renew a claim only in [`renew`](Self::renew). Must not block.
+    /// Announces the [release](Self::release). The engine calls it once, before it waits until
+    /// fewer than [`Info::releases_in_flight`] releases are in flight. No renewal may follow.
+    /// Default: nothing, which suits drivers that renew a claim only in [`renew`](Self::renew).
+    /// Must not block.
     fn leave(&mut self) {}
 
     /// Hands a held claim over to `ticket`, an id that no client uses.
@@ -293,9 +294,11 @@ pub trait Claim: Send + 'static {
     /// After this call, also after an error, `release` removes the hold under either id, and
     /// [`resume`](Self::resume) with the same `ticket` resumes the hold. After `Lost`, `release`
     /// must not remove a hold known as `ticket`. Another claim may have resumed it from the ticket,
-    /// and may return it to the ticket later. The engine calls `detach`
-    /// only if [`Info::detaches`] is true and with a time within [`Info::leases`]. It draws
-    /// `ticket` with [`ClaimId::random_for`] for the [`who`](Request::who) of the request.
+    /// and may return it to the ticket later.
+    ///
+    /// The engine calls `detach` only if [`Info::detaches`] is true, and with a time within
+    /// [`Info::leases`]. It draws `ticket` with [`ClaimId::random_for`] for the
+    /// [`who`](Request::who) of the request.
     ///
     /// # Errors
     /// The outcome is unknown.
@@ -330,17 +333,18 @@ pub trait Claim: Send + 'static {
         None
     }
 
-    /// Returns whether the store may have received an `attempt` of this claim object. Default: true.
+    /// Returns whether the store may have received an `attempt` of this claim object. Default:
+    /// true.
     ///
-    /// A driver returns `false` if it knows that no attempt was sent, because no connection could be
-    /// opened for example. The engine then drops the claim without a release. An outage therefore
-    /// leaves no releases behind for attempts that never reached the store.
+    /// A driver returns `false` if it knows that no attempt was sent, because no connection could
+    /// be opened for example. The engine then drops the claim without a release. An outage
+    /// therefore leaves no releases behind for attempts that never reached the store.
     fn may_be_stored(&self) -> bool {
         true
     }
 
-    /// Returns the time from now for which the store may still execute an earlier `attempt`, `resume`
-    /// or `detach` of this claim that the driver no longer waits for. Default: zero.
+    /// Returns the time from now for which the store may still execute an earlier `attempt`,
+    /// `resume` or `detach` of this claim that the driver no longer waits for. Default: zero.
     ///
     /// The time is above zero if the connection of a request broke before the request's deadline,
     /// whether the driver then sends the request once more or returns an error. After the end of

@@ -39,15 +39,15 @@ pub struct Info {
     /// ([`Claim::detach`](super::Claim::detach)). Required for
     /// [`LockOptions::at_least`](crate::LockOptions::at_least) and [tickets](crate::Ticket).
     pub detaches: bool,
-    /// Whether clients can read the store's clock ([`Backend::clock`](super::Backend::clock)). Required
-    /// for [`Locks::period_key`](crate::Locks::period_key).
+    /// Whether clients can read the store's clock ([`Backend::clock`](super::Backend::clock)).
+    /// Required for [`Locks::period_key`](crate::Locks::period_key).
     pub clock: bool,
     /// Maximum number of free locks that the store can grant in one step
     /// ([`Backend::attempt_all`](super::Backend::attempt_all)). 1 means not supported.
     pub locks_per_step: usize,
     /// Maximum number of first [attempts](super::Claim::attempt) of one client in flight. An
     /// attempt counts as the first until the store has replied to the claim. The engine queues
-    /// further attempts, so that a crowd does not delay renewals, which are not counted.
+    /// further attempts, so that many waiters do not delay renewals. Renewals are not counted.
     pub attempts_in_flight: usize,
     /// Maximum number of repeated attempts of one client's waiters in flight. They are counted
     /// apart, so that waiters do not delay attempts for free locks.
@@ -55,8 +55,8 @@ pub struct Info {
     /// Maximum number of [releases](super::Claim::release) of one client's holds in flight. The
     /// releases of claims without a hold are counted apart, with the same maximum.
     pub releases_in_flight: usize,
-    /// Longest time for which the store may execute an attempt whose connection broke, counted from
-    /// when it was sent. Zero if the store has no such attempts
+    /// Longest time for which the store may still execute an attempt whose connection broke,
+    /// counted from its send time. Zero if the store executes no such attempt
     /// ([`Claim::late_for`](super::Claim::late_for)).
     pub late_for: Duration,
     /// Shortest and longest ttl that the store supports.
@@ -69,8 +69,8 @@ pub struct Info {
     /// the client. Until then a claim that was not released stays. `None` in a store that deletes
     /// each claim after the claim's own ttl.
     pub session: Option<Duration>,
-    /// Whether a claim also ends with its connection, before its ttl. The engine then renews a lease
-    /// until its end, to detect the loss.
+    /// Whether a claim also ends with its connection, before its ttl. The engine then renews a
+    /// lease until its end, to detect the loss.
     pub ends_with_connection: bool,
     /// Data of the driver, which it finds again in the guards of its holds
     /// ([`HeldClaim::driver_data`](crate::driver::HeldClaim::driver_data)). The engine does not use
@@ -187,8 +187,8 @@ impl Info {
         self
     }
 
-    /// Sets the longest time for which the store may execute an attempt whose connection broke. For a
-    /// driver that implements [`Claim::late_for`](super::Claim::late_for). Default: zero.
+    /// Sets the longest time for which the store may execute an attempt whose connection broke. For
+    /// a driver that implements [`Claim::late_for`](super::Claim::late_for). Default: zero.
     #[must_use]
     pub fn late_for(mut self, limit: Duration) -> Self {
         self.late_for = limit;
@@ -210,17 +210,17 @@ impl Info {
         self
     }
 
-    /// For a store in which a claim lives as long as its client's session. Sets the time for which
-    /// the claims of a dead client stay, and the shortest and the longest lease. The engine ends a
-    /// lease itself, and calls [`Claim::renew`](super::Claim::renew) until then.
+    /// Sets the session timeout, and the shortest and the longest lease, of a store whose claims
+    /// live as long as their client's session. The claims of a dead client stay for the timeout.
+    /// The engine ends a lease itself, and calls [`Claim::renew`](super::Claim::renew) until then.
     #[must_use]
     pub fn session(mut self, timeout: Duration, leases: RangeInclusive<Duration>) -> Self {
         (self.session, self.leases) = (Some(timeout), leases);
         self
     }
 
-    /// Sets data that the driver finds again in the guards of its holds. For a driver that verifies a
-    /// hold inside a transaction of the user. Default: none.
+    /// Sets data that the driver finds again in the guards of its holds. For a driver that verifies
+    /// a hold inside a transaction of the user. Default: none.
     #[must_use]
     pub fn driver_data(mut self, data: impl Any + Send + Sync) -> Self {
         self.driver_data = Some(Arc::new(data));

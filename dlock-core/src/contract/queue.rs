@@ -56,8 +56,8 @@ pub enum Turn {
     Absent,
 }
 
-/// Returns whether the claim `id` holds the lock. `queue` has the claims of one lock in order of
-/// arrival.
+/// Returns whether the claim `id` holds the lock, waits for it, or is absent. `queue` has the
+/// claims of one lock in order of arrival.
 ///
 /// A permit holds if all claims ahead are permits and their number is less than the smallest limit
 /// among the permit and those ahead. So even if clients use different limits, the number of holders

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 pub trait Watch: Send + 'static {
     /// Waits for a hint that the holder of the lock may have changed.
     ///
-    /// The first call subscribes. It returns when the subscription is active, so that the engine
-    /// inspects the lock once more after that. It also returns when a subscription that was broken
-    /// is active again. It may never return if the store refuses the subscription.
+    /// The first call subscribes, and returns when the subscription is active, so that the engine
+    /// inspects the lock once more after that. A later call also returns when the subscription is
+    /// active again after a break. A call may never return if the store refuses the subscription.
     ///
     /// # Cancel safety
     /// The engine drops the future at any await point, so the method must be cancel safe.

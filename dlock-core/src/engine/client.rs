@@ -29,18 +29,19 @@ pub(crate) struct Client {
     /// The keepers of this client.
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: CancellationToken,
-    /// Whether [`Backend::close`](crate::driver::Backend::close) has ended. `None` before its call. All
-    /// callers of a client's close wait for the same call.
+    /// Whether [`Backend::close`](crate::driver::Backend::close) has ended. `None` before its call.
+    /// All callers of a client's close wait for the same call.
     is_shut_down: Mutex<Option<watch::Receiver<bool>>>,
     in_flight: InFlight,
     pub(crate) tickets: Tickets,
-    /// Holds of the client's terms, without those whose term was dropped or resigned.
-    pub(crate) led: watch::Sender<Vec<Arc<Hold>>>,
+    /// Holds of the terms in which this client leads. A term that was dropped or resigned is
+    /// removed.
+    pub(crate) term_holds: watch::Sender<Vec<Arc<Hold>>>,
     /// Lookouts of the observed locks, each for one ttl.
     pub(crate) lookouts: WeakMap<(LockName, Duration), Lookout>,
 }
 
-/// The requests of which only a number may be in flight at once. Each variant is counted apart.
+/// The requests whose number in flight is limited. Each variant has a limit of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Admitted {
     /// Attempts of claims to which the store has not replied yet, also after failures, at most
@@ -52,8 +53,9 @@ pub(super) enum Admitted {
     /// Releases of holds, at most
     /// [`Info::releases_in_flight`](crate::driver::Info::releases_in_flight).
     Release,
-    /// Releases of claims without a hold, as many as those of holds. Many waiters may leave at the
-    /// same time, after an outage for example, and must not delay the release of a hold.
+    /// Releases of claims without a hold, with a limit of the same size as for holds. Many waiters
+    /// may leave at the same time, after an outage for example, and must not delay the release of a
+    /// hold.
     Departure,
 }
 
@@ -87,7 +89,7 @@ impl InFlight {
 }
 
 /// The tickets that one client is using. A use lasts from the first request until the caller has
-/// received the hold, or the hold is back with its ticket.
+/// received the hold, or the hold has returned to its ticket.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets {
     in_use: Mutex<HashSet<ClaimId>>,
@@ -136,7 +138,7 @@ impl Client {
             is_shut_down: Mutex::default(),
             in_flight,
             tickets: Tickets::default(),
-            led: watch::Sender::default(),
+            term_holds: watch::Sender::default(),
             lookouts: WeakMap::new(),
         }
     }
@@ -206,7 +208,7 @@ impl Client {
             return Err(Error::Closed { name: name.clone() });
         }
         Handle::try_current().map_err(|_| Error::NoRuntime { name: name.clone() })?;
-        // Otherwise the keeper would panic after the lock was granted.
+        // Panics in a runtime without timers. Otherwise the keeper would panic after the grant.
         drop(sleep(Duration::ZERO));
         Ok(())
     }

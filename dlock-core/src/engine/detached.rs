@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     Client, Hold, Keeper, Outcome,
-    keeper::{Granted, MAX_FAILURES, StayTaken, reply_or_expire, retry_pause},
+    keeper::{FinalDetachment, Granted, MAX_FAILURES, reply_or_expire, retry_pause},
     limits::GrantTimes,
     observe::{self, StartTime},
 };
@@ -73,7 +73,7 @@ impl Keeper {
             // release removes it.
             Ok(Renewal::Renewed { .. }) => Ok(false),
             Ok(Renewal::Lost) => {
-                hold.lose(LostReason::Taken);
+                hold.lose(LostReason::Deleted);
                 Ok(false)
             }
             Err(error) => {
@@ -143,7 +143,8 @@ impl Keeper {
                 Err(error) => break error,
             }
         };
-        // A store that refuses the first request has not executed it, unless the driver sent it twice.
+        // A store that refuses the first request has not executed it, unless the driver sent it
+        // twice.
         let may_have_resumed = failures != 1 || error.is_transient() || !claim.late_for().is_zero();
         reply.send(Err(error)).ok();
         if may_have_resumed {
@@ -151,8 +152,8 @@ impl Keeper {
         }
     }
 
-    /// Returns a hold to its ticket for a ttl, in case the store has handed it over to this claim or
-    /// does so late.
+    /// Returns a hold to its ticket for a ttl, in case the store has handed it over to this claim
+    /// or does so late.
     async fn return_to_ticket(&self, mut claim: Box<dyn Claim>, ticket: ClaimId) {
         self.hand_back(claim.as_mut(), ticket, self.request.ttl).await;
         self.settle_resumption(claim.late_for(), ticket).await;
@@ -172,7 +173,7 @@ impl Keeper {
 
     async fn settle_resumption(&self, late_for: Duration, ticket: ClaimId) {
         let until = Moment::now().after(late_for + self.request.ttl);
-        self.settle(late_for, Some(StayTaken { until, ticket })).await;
+        self.settle(late_for, Some(FinalDetachment { until, ticket })).await;
     }
 
     /// Returns a hold to its ticket for the time `lasting`, or for the shortest lease of the store
@@ -239,7 +240,7 @@ impl Keeper {
 
     /// Returns the error of a ticket whose hold was deleted.
     fn deleted(&self) -> Error {
-        Error::Lost { name: self.request.name.clone(), reason: LostReason::Taken }
+        Error::Lost { name: self.request.name.clone(), reason: LostReason::Deleted }
     }
 }
 

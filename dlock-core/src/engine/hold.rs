@@ -330,9 +330,9 @@ impl Hold {
         self.state.lock().limits.deadline()
     }
 
-    /// Returns the time until which the store keeps the claim without a renewal, a margin after the
-    /// deadline. Before this time no other client can be granted the lock, unless the claim is
-    /// released.
+    /// Returns the time until which the store keeps the claim without a renewal. It is later than
+    /// the deadline by the margin. Before this time no other client can be granted the lock, unless
+    /// the claim is released.
     pub(crate) fn kept_until(&self) -> Moment {
         self.state.lock().limits.kept_until()
     }
@@ -416,12 +416,12 @@ impl Hold {
     /// Marks the hold as lost, and reports the loss to all its guards. Returns the reason that the
     /// guards report, which is the first one if the hold was already lost.
     ///
-    /// After the deadline `Taken` becomes `Expired`, because the store was then right to delete the
-    /// claim.
+    /// After the deadline `Deleted` becomes `Expired`, because the store was then right to delete
+    /// the claim.
     pub(crate) fn lose(&self, reason: LostReason) -> LostReason {
         let mut state = self.state.lock();
         let reason = match reason {
-            LostReason::Taken if state.limits.deadline().has_passed() => LostReason::Expired,
+            LostReason::Deleted if state.limits.deadline().has_passed() => LostReason::Expired,
             reason => reason,
         };
         let reason = *state.lost.get_or_insert(reason);
@@ -439,8 +439,8 @@ impl Hold {
         reason
     }
 
-    /// Handles the deadline, if it passes during a call to the store. The hold is then lost, unless
-    /// it has no guard any more. In that case the waiting release gets the error
+    /// Ends the hold when its deadline passes during a call to the store. The hold is then lost,
+    /// unless it has no guard any more. In that case the waiting release gets the error
     /// [`release_timeout`](Self::release_timeout).
     pub(crate) fn expire(&self) {
         let mut state = self.state.lock();
@@ -462,8 +462,8 @@ impl Hold {
         Error::Unavailable { store: self.store, source }
     }
 
-    /// Handles the end of a keeper that has not released the claim. The hold is then lost, unless
-    /// it has no guard any more.
+    /// Ends the hold of a keeper that ends without a release of the claim. The hold is then lost,
+    /// unless it has no guard any more.
     pub(crate) fn abandon(&self) {
         let is_unguarded = self.state.lock().is_unguarded;
         if is_unguarded {
@@ -481,14 +481,15 @@ impl Hold {
             return false;
         }
         drop(state);
-        self.lose(LostReason::Taken);
+        self.lose(LostReason::Deleted);
         true
     }
 
     /// Returns the token that is cancelled when the hold is lost.
     pub(crate) fn lost_token(&self) -> &CancellationToken {
         let token = self.lost_token.get_or_init(CancellationToken::new);
-        // A loss that was recorded earlier may not have found the token. A later loss finds it.
+        // A loss that was recorded before the token existed has not cancelled it. A later loss
+        // does.
         if self.state.lock().lost.is_some() {
             token.cancel();
         }

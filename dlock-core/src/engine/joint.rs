@@ -71,12 +71,12 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
     let outcome = match attempt.and_then(|attempt| in_time(attempt, &keepers, times)) {
         Ok(AttemptAll::Busy(at)) => {
             let at = at.min(keepers.len() - 1);
-            observe::contest_ended(&keepers[at], start_time, "busy");
+            observe::acquisition_ended(&keepers[at], start_time, "busy");
             JointOutcome::Busy(at)
         }
         Ok(AttemptAll::Granted(claims)) => {
             let kept = keepers.into_iter().zip(claims).map(|(keeper, (claim, grant))| {
-                observe::contest_ended(&keeper, start_time, "granted");
+                observe::acquisition_ended(&keeper, start_time, "granted");
                 Box::new(keeper).start_granted(claim, grant, times)
             });
             JointOutcome::Granted(kept.collect())
@@ -86,11 +86,11 @@ async fn attempt_together(mut keepers: Vec<Keeper>, mut reply: oneshot::Sender<J
             if error.is_transient() {
                 observe::failed(first, "attempt", &error);
             }
-            // No claim reports whether the connection of the joint attempt broke. If it did, the store
-            // may execute the attempt until this time.
+            // No claim reports whether the connection of the joint attempt broke. If it did, the
+            // store may execute the attempt until this time.
             let late_until = Some(sent.after(first.info().late_for));
             keepers.iter_mut().for_each(|keeper| keeper.late_until = late_until);
-            separate(keepers, Keeper::start_again)
+            separate(keepers, Keeper::start_retry)
         }
     };
     // If the caller has given up, this drops the references, which releases the holds like any

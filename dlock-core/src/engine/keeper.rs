@@ -40,12 +40,12 @@ use crate::{
     kit::Moment,
     model::{BoxError, ClaimId, Error, Result, Token, duration},
 };
-use contend::ContestEnd;
+use contend::AcquisitionEnd;
 
 pub(super) use keep::{KeptHold, reply_or_expire};
 pub(super) use pause::with_small_jitter;
 pub(crate) use pause::{MAX_FAILURES, retry_pause, with_large_jitter};
-pub(super) use release::StayTaken;
+pub(super) use release::FinalDetachment;
 pub(crate) use release::release_until_forgotten;
 
 /// Reference to the hold that was acquired, or `None` if a single try found the lock busy.
@@ -75,15 +75,15 @@ pub(crate) struct Keeper {
 /// The tickets of a claim that may have been detached or taken over by ticket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Detachment {
-    /// End of the time for which the store may keep the claim because of a detachment, if the claim
-    /// has not been renewed since.
+    /// End of the time for which the store may keep the claim because of a detachment. `None`
+    /// without a detachment, and once a renewal has undone it.
     pub(super) until: Option<Moment>,
     /// Id that the hold is detached as, once a guard has requested that.
     pub(super) ticket: Option<ClaimId>,
     /// Ticket from which the hold was taken over.
     pub(super) resumed_from: Option<ClaimId>,
-    /// Ticket of the last detachment that a renewal has tried to undo.
-    pub(super) undone_ticket: Option<ClaimId>,
+    /// Ticket for which a renewal has sent a resumption, to undo a detachment.
+    pub(super) resumed_by_renewal: Option<ClaimId>,
 }
 
 impl Keeper {
@@ -136,10 +136,10 @@ impl Keeper {
         self.spawn(|keeper, claim| keeper.release_detached(claim, reply));
     }
 
-    /// Starts a task that acquires the lock for a claim that an earlier request may have put into
-    /// the store, see [`start_together`](Self::start_together).
-    pub(super) fn start_again(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
-        self.spawn(|keeper, claim| keep_when_granted(Box::pin(keeper.acquire_again(claim, reply))));
+    /// Starts a task that retries the acquisition of a claim after a
+    /// [joint attempt](Self::start_together) whose outcome is unknown.
+    pub(super) fn start_retry(self: Box<Self>, reply: oneshot::Sender<Outcome>) {
+        self.spawn(|keeper, claim| keep_when_granted(Box::pin(keeper.retry_acquire(claim, reply))));
     }
 
     /// Starts a task that keeps a claim that was already granted.
@@ -178,9 +178,9 @@ impl Keeper {
         self.contend_or_end(claim, reply, false).await
     }
 
-    /// Acquires the lock for a claim that may be in the store already. Without a caller the claim
-    /// must be released.
-    async fn acquire_again(
+    /// Retries the acquisition of a claim that may be in the store already. If the caller has left,
+    /// releases the claim instead.
+    async fn retry_acquire(
         self: Box<Self>,
         mut claim: Box<dyn Claim>,
         reply: oneshot::Sender<Outcome>,
@@ -195,8 +195,8 @@ impl Keeper {
         None
     }
 
-    /// Contends for the lock. Ends the claim if it was not granted. `may_be_stored` says whether the
-    /// claim may be in the store already.
+    /// Contends for the lock. Ends the claim if it was not granted. `may_be_stored` says whether
+    /// the claim may be in the store already.
     async fn contend_or_end(
         self: Box<Self>,
         mut claim: Box<dyn Claim>,
@@ -205,27 +205,27 @@ impl Keeper {
     ) -> Option<Granted> {
         let start = StartTime::now();
         let waiting = observe::count_waiting(&self);
-        let contest = self.contend(claim.as_mut(), &mut reply, &mut may_be_stored);
+        let contending = self.contend(claim.as_mut(), &mut reply, &mut may_be_stored);
         // A driver that panics may have left an entry in the store. A panic is therefore a failure
         // that ends with a release.
-        let contest = AssertUnwindSafe(contest).catch_unwind().await;
-        let contest = contest.unwrap_or_else(|_| ContestEnd::Failed(self.panicked()));
+        let end = AssertUnwindSafe(contending).catch_unwind().await;
+        let end = end.unwrap_or_else(|_| AcquisitionEnd::Failed(self.panicked()));
         waiting.end();
-        observe::contest_ended(&self, start, contest.label());
-        match contest {
-            ContestEnd::Granted(grant, times) => {
+        observe::acquisition_ended(&self, start, end.label());
+        match end {
+            AcquisitionEnd::Granted(grant, times) => {
                 let (hold, hold_ref) = self.begin_hold(&grant, times);
-                // If the caller has given up, this drops the reference, which releases the hold like
-                // any dropped guard.
+                // If the caller has given up, this drops the reference, which releases the hold
+                // like any dropped guard.
                 reply.send(Ok(Some(hold_ref))).ok();
                 return Some(Granted { keeper: self, claim, hold });
             }
-            ContestEnd::Busy => {
+            AcquisitionEnd::Busy => {
                 reply.send(Ok(None)).ok();
                 self.settle(claim.late_for(), None).await;
             }
-            ContestEnd::CallerLeft | ContestEnd::Failed(_) => {
-                if let ContestEnd::Failed(error) = contest {
+            AcquisitionEnd::CallerLeft | AcquisitionEnd::Failed(_) => {
+                if let AcquisitionEnd::Failed(error) = end {
                     reply.send(Err(error)).ok();
                 }
                 // Without an attempt that was sent, the store has no entry of the claim.
@@ -278,8 +278,8 @@ impl Keeper {
 /// A claim that was granted, with the keeper that has to keep it.
 ///
 /// The order of the fields is the order in which they are dropped when the runtime ends. The hold
-/// comes first, so that its guards are lost before the claim and the client close their connections.
-/// The store may grant the lock to another claim as soon as a connection has ended.
+/// comes first, so that its guards are lost before the claim and the client close their
+/// connections. The store may grant the lock to another claim as soon as a connection has ended.
 pub(super) struct Granted {
     pub(super) hold: KeptHold,
     pub(super) claim: Box<dyn Claim>,
@@ -304,8 +304,8 @@ pub(super) fn start(tasks: &TaskTracker, life: impl Future<Output = ()> + Send +
     tasks.spawn(Box::pin(life));
 }
 
-/// Runs a call to a driver to its end, as a separate task, because it must not be dropped in flight.
-/// RedLock uses this for calls to slow members, for which the majority must not wait.
+/// Runs a call to a driver to its end, as a separate task, because it must not be dropped in
+/// flight. RedLock uses this for calls to slow members, for which the majority must not wait.
 #[expect(clippy::disallowed_methods, reason = "a call to a driver bounds itself")]
 pub(crate) fn run_to_end<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(call)

@@ -47,14 +47,14 @@ impl Limits {
         limits
     }
 
-    /// Deadline of the guards, which are lost when it passes.
+    /// Returns the deadline of the guards, which are lost when it passes.
     pub(super) fn deadline(&self) -> Moment {
         self.deadline
     }
 
-    /// Time until which the store keeps the claim without a renewal, or the end of the hold if that
-    /// is earlier. A margin after the deadline. Before this time no other client can be granted the
-    /// lock, unless the claim is released.
+    /// Returns the time until which the store keeps the claim without a renewal, or the end of the
+    /// hold if that is earlier. The deadline is earlier than this time by the margin. Before this
+    /// time no other client can be granted the lock, unless the claim is released.
     pub(super) fn kept_until(&self) -> Moment {
         self.kept_until
     }

@@ -57,12 +57,13 @@ pub(crate) struct Sighting {
     /// Time after which the store no longer keeps the claim of the holder, unless the holder has
     /// renewed it since. `None` without a holder, and in a store that does not report the time.
     pub(crate) claim_ends: Option<Moment>,
-    /// Send time of the last inspection with a reply. The start of the observation without a reply.
+    /// Send time of the last inspection with a reply, or the start of the observation if there was
+    /// no reply yet.
     pub(crate) replied_at: Moment,
     /// Time after which the reply is too old to be relied on.
     pub(crate) trusted_until: Moment,
-    /// Whether no further reply was received until `trusted_until`, no reply was received at all,
-    /// or the task has ended.
+    /// Whether the holder is unknown, because there was no reply yet, `trusted_until` passed
+    /// without a further reply, or the task has ended.
     pub(crate) is_stale: bool,
     /// Error of the last inspection, if it failed.
     pub(crate) error: Option<SharedError>,
@@ -135,7 +136,8 @@ impl Drop for Running {
         // The sighting is marked before another task can start and publish newer sightings.
         self.0.sighting.send_modify(|sighting| (sighting.is_stale, sighting.is_checked) = (true, true));
         self.0.is_running.store(false, SeqCst);
-        // An observer that was notified before may have seen a task that runs.
+        // Notifies the observers once more. After the first notification an observer may have read
+        // `is_running` before the store above.
         self.0.sighting.send_modify(|_| {});
     }
 }
@@ -158,10 +160,10 @@ impl Task {
         }
     }
 
-    /// Inspects the lock, again and again.
+    /// Inspects the lock in a loop: after each hint, and after each pause without a hint.
     async fn look_out(&self) {
         let mut watch = self.client.store.backend.watch(&self.running.0.name);
-        let mut led = self.client.led.subscribe();
+        let mut term_holds = self.client.term_holds.subscribe();
         let name = &self.running.0.name;
         let own_terms = |holds: &[Arc<Hold>]| -> Vec<_> {
             holds.iter().filter(|hold| hold.name == *name).map(|hold| hold.id).collect()
@@ -169,7 +171,7 @@ impl Task {
         let (mut failures, mut idle_hints) = (0_u32, 0_u32);
         loop {
             let inspected_at = Instant::now();
-            let known_terms = own_terms(&led.borrow_and_update());
+            let known_terms = own_terms(&term_holds.borrow_and_update());
             let pause = match self.inspect().await {
                 Ok(Found { is_changed, pause }) => {
                     failures = 0;
@@ -190,7 +192,7 @@ impl Task {
                 tokio::select! {
                     () = changed(watch.as_deref_mut()) => {}
                     // A term of this client has begun or ended.
-                    _ = led.wait_for(|holds| own_terms(holds) != known_terms) => {}
+                    _ = term_holds.wait_for(|holds| own_terms(holds) != known_terms) => {}
                 }
                 sleep_until(inspected_at + MIN_PAUSE * (1 << idle_hints.min(MAX_DOUBLINGS))).await;
             };
@@ -245,7 +247,8 @@ impl Shared {
     fn publish(&self, holder: Option<Contender>, sent: Moment) -> Found {
         let holder = holder.map(Arc::new);
         let ttl_left = holder.as_ref().and_then(|holder| holder.ttl_left);
-        // Counted from before the request, because the reply may have waited for this process.
+        // Counted from before the request, because this process may have read the reply long after
+        // the store sent it.
         let claim_ends = ttl_left.map(|left| sent.after(left));
         let mut trusted_until = sent.after(self.ttl.max(3 * MIN_INTERVAL));
         if let Some(claim_ends) = claim_ends {

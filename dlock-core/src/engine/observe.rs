@@ -14,9 +14,9 @@
 //!
 //! An operation is attempt, renewal, downgrade, detachment, resumption, hand-back or release.
 //!
-//! The class is that of the lock's options. It is empty for a lock without one, so that all series of a
-//! metric have the same labels. Lock names are in the events only. Their number has no bound, and each
-//! would create a new time series of a metric.
+//! The class is that of the lock's options. It is empty for a lock without one, so that all series
+//! of a metric have the same labels. Lock names are in the events only. Their number has no bound,
+//! and each would create a new time series of a metric.
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
     allow(unused_variables, reason = "each feature uses some of them")
@@ -94,8 +94,8 @@ pub(crate) fn count_holding(keeper: &Keeper) -> Counted {
     )
 }
 
-/// Creates the counter of lost locks for the present kind of a hold, with zero. Otherwise the counter
-/// would begin at one, and a rate over it would not show the first loss.
+/// Creates the counter of lost locks for the present kind of a hold, with zero. Otherwise the
+/// counter would begin at one, and a rate over it would not show the first loss.
 pub(crate) fn create_loss_counter(keeper: &Keeper) {
     #[cfg(feature = "metrics")]
     metrics::counter!("dlock_lost_total", labels(keeper)).increment(0);
@@ -132,7 +132,7 @@ pub(crate) fn renewed(keeper: &Keeper, slack: impl FnOnce() -> Duration) {
 }
 
 /// Reports the end of an acquisition.
-pub(crate) fn contest_ended(keeper: &Keeper, start: StartTime, outcome: &'static str) {
+pub(crate) fn acquisition_ended(keeper: &Keeper, start: StartTime, outcome: &'static str) {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     let waited = start.0.elapsed();
     #[cfg(feature = "tracing")]
@@ -178,7 +178,7 @@ pub(crate) fn lost_before_release(keeper: &Keeper) {
     #[cfg(feature = "tracing")]
     {
         let (info, request, class) = (keeper.info(), &keeper.request, class(keeper));
-        let reason = LostReason::Taken;
+        let reason = LostReason::Deleted;
         tracing::warn!(store = info.store, lock = %request.name, kind = %request.kind, class, %reason, "lock lost before its release");
     }
     #[cfg(feature = "metrics")]

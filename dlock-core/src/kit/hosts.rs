@@ -10,9 +10,9 @@ use crate::model::{Error, Result};
 /// Unix socket, calls `connect` once with `None`.
 ///
 /// # Errors
-/// The error of the last host that refused for good or cannot write. It says more than that a host
-/// is unreachable: it names a wrong URL, a missing right or a read-only server, for example. If
-/// there is no such host, the error of the first host.
+/// The last error that is permanent or [`Error::Unwritable`]. Such an error names the cause, for
+/// example a wrong URL, a missing right or a read-only server. If every host was only unreachable,
+/// the error of the first host.
 pub async fn connect_to_first<'a, T, F>(
     errors: StoreErrors,
     hosts: &'a [Address],

@@ -24,9 +24,9 @@ const FAILED_LANE_AVOIDANCE: Duration = Duration::from_secs(1);
 /// many more calls.
 const UNOPENED_LOAD: usize = 2;
 
-/// Time that a call of [`Lanes::open_avoiding_slow`] waits for one connection to open before it uses another
-/// lane. Most servers, even busy ones, accept a connection in less time, so few attempts to connect
-/// are dropped.
+/// Time that a call of [`Lanes::open_avoiding_slow`] waits for one connection to open before it
+/// uses another lane. Most servers, even busy ones, accept a connection in less time, so few
+/// attempts to connect are dropped.
 const SLOW_OPENING: Duration = Duration::from_millis(500);
 
 /// The connections that the calls of one client share. The first lanes can be reserved for calls
@@ -101,18 +101,20 @@ impl<C: Connect> Lanes<C> {
     }
 
     /// Returns the lane with the fewest calls and its connection, and opens the connection if there
-    /// is none. Returns `None` if it cannot be opened and another lane may work, because the server
-    /// may allow fewer connections than there are lanes. `failed` counts the lanes that could not
-    /// be opened: it is zero at first, and the caller passes it again when it retries the same call
-    /// of the store.
+    /// is none. Returns `None` if the connection cannot be opened but another lane may work. This
+    /// happens if the server allows fewer connections than there are lanes. The caller then calls
+    /// this method again.
+    ///
+    /// `failed` counts the lanes that could not be opened for one call to the store. It is zero
+    /// before the first try, and each further try gets the same counter.
     ///
     /// A lane that failed to open within the last second, and the first `reserved` lanes, are
     /// chosen only if there is no other. With `prefers_open`, a lane that must first open its
     /// connection counts as busier by two calls.
     ///
     /// # Errors
-    /// If no lane works. `timeout`, the time limit of the call, is shown in the error after
-    /// `deadline`.
+    /// If no lane works. After `deadline`, the error states `timeout` as the time limit of the
+    /// call.
     ///
     /// # Cancel safety
     /// Safe.

@@ -16,7 +16,7 @@ pub enum LateExecution<'a> {
     /// A late request changes nothing that a newer request depends on.
     Allowed,
     /// The request has a deadline on the store's clock, after which the store refuses it. If the
-    /// connection breaks before the reply, the time until the deadline is noted here.
+    /// connection breaks before the reply, the time until the deadline is recorded here.
     Refused(&'a LateRequests),
 }
 
@@ -35,17 +35,17 @@ impl LateExecution<'_> {
 
     /// Records that the connection broke before the reply, and that the store may execute the
     /// request for this time from now.
-    pub fn note(self, time_left: Duration) {
+    pub fn note_lost_reply(self, time_left: Duration) {
         if let Self::Refused(late) = self {
-            late.note(time_left);
+            late.note_lost_reply(time_left);
         }
     }
 }
 
 /// A reading of the store's clock, from which a driver calculates the deadlines of requests.
 ///
-/// It estimates the store's time from below, because the reply took time to arrive. A deadline is
-/// thus rather too early than too late.
+/// The estimate is never ahead of the store's time, because the reply took time to arrive. A
+/// deadline that is based on it is therefore never too late.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockReading {
     /// Microseconds since 1970 on the store's clock.
@@ -93,10 +93,10 @@ fn micros(span: Duration) -> u64 {
 /// ```
 ///
 /// After its connection broke, a request may still be in a proxy or in a buffer of the server. The
-/// server executes it even after the release of the claim. The driver [notes](Self::note) each such
-/// request, and returns [`remaining`](Self::remaining) from
-/// [`Claim::late_for`](crate::driver::Claim::late_for). After that time the engine removes what the
-/// request has created.
+/// server executes it even after the release of the claim. The driver
+/// [records](Self::note_lost_reply) each such request, and returns [`remaining`](Self::remaining)
+/// from [`Claim::late_for`](crate::driver::Claim::late_for). After that time the engine removes
+/// what the request has created.
 ///
 /// It also records whether any request was sent at all. If not, the claim need not be released, see
 /// [`Claim::may_be_stored`](crate::driver::Claim::may_be_stored).
@@ -110,8 +110,8 @@ fn micros(span: Duration) -> u64 {
 ///
 /// let late = LateRequests::default();
 /// assert_eq!(late.remaining(), Duration::ZERO);
-/// late.note(Duration::from_secs(60));
-/// late.note(Duration::from_secs(1));
+/// late.note_lost_reply(Duration::from_secs(60));
+/// late.note_lost_reply(Duration::from_secs(1));
 /// assert!(late.remaining() > Duration::from_secs(30), "until the later deadline");
 /// ```
 #[derive(Debug, Default)]
@@ -131,9 +131,9 @@ impl LateRequests {
         self.has_sent.load(Relaxed)
     }
 
-    /// Records a request whose connection broke before the reply, and that the store may execute for
-    /// this time from now.
-    pub fn note(&self, time_left: Duration) {
+    /// Records a request whose connection broke before the reply, and that the store may execute
+    /// for this time from now.
+    pub fn note_lost_reply(&self, time_left: Duration) {
         let mut until = self.until.lock();
         if until.map(Moment::remaining).unwrap_or_default() < time_left {
             *until = Some(Moment::now().after(time_left));

@@ -83,7 +83,7 @@ pub struct Link<C: Connect> {
     /// Last failure. Empty after a connection has worked.
     last_error: Mutex<Option<SharedError>>,
     /// Whether the server has replied on the current connection.
-    has_worked: AtomicBool,
+    has_replied: AtomicBool,
 }
 
 struct Opening {
@@ -119,7 +119,7 @@ impl<C: Connect> Link<C> {
             opening: tokio::sync::Mutex::new(Opening { backoff: Backoff::foreground(), opened: 0 }),
             failed_attempts: AtomicU64::new(0),
             last_error: Mutex::new(None),
-            has_worked: AtomicBool::new(false),
+            has_replied: AtomicBool::new(false),
         }
     }
 
@@ -161,7 +161,7 @@ impl<C: Connect> Link<C> {
         if let Some(live) = self.if_open() {
             return Ok(live);
         }
-        if self.has_worked.swap(false, Relaxed) {
+        if self.has_replied.swap(false, Relaxed) {
             opening.backoff.note_reply();
             *self.last_error.lock() = None;
         }
@@ -200,8 +200,8 @@ impl<C: Connect> Link<C> {
     /// Records that the server has replied on the connection. Do not call it for a reply in which
     /// the server refuses to serve this connection.
     pub fn note_reply(&self) {
-        if !self.has_worked.load(Relaxed) {
-            self.has_worked.store(true, Relaxed);
+        if !self.has_replied.load(Relaxed) {
+            self.has_replied.store(true, Relaxed);
         }
     }
 
@@ -213,7 +213,7 @@ impl<C: Connect> Link<C> {
             current.number == live.number && !self.connect.reconnects_itself(&current.connection)
         };
         let given_up = self.current.lock().take_if(is_this);
-        if given_up.is_some() && !self.has_worked.load(Relaxed) {
+        if given_up.is_some() && !self.has_replied.load(Relaxed) {
             *self.last_error.lock() = Some(self.errors.share(&error));
         }
         error

@@ -24,9 +24,9 @@ use crate::model::ClaimId;
 /// - Each `attempt` and `renew` calls [`touch`](Self::touch) before it sends its request, and again
 ///   when the reply says that the claim holds or waits.
 /// - `release` calls [`forget`](Self::forget) when the store has confirmed it.
-/// - A task of the session deletes the claims that are [`overdue`](Self::overdue), and calls
-///   [`forget`](Self::forget) when the store has confirmed the deletion. The task runs again at
-///   [`next_deadline`](Self::next_deadline).
+/// - A task of the session deletes the claims that are returned by
+///   [`begin_deletions`](Self::begin_deletions), and calls [`forget`](Self::forget) when the store
+///   has confirmed the deletion. The task runs again at [`next_deadline`](Self::next_deadline).
 ///
 /// A forgotten claim takes no memory.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Reaper {
 
     /// Returns the claims to delete now. [`touch`](Self::touch) refuses these claims from this call
     /// on. Each further call returns them again until they are [forgotten](Self::forget).
-    pub fn overdue(&self) -> Vec<ClaimId> {
+    pub fn begin_deletions(&self) -> Vec<ClaimId> {
         let mut claims = self.claims();
         let overdue = claims.iter_mut().filter_map(|(id, deadline)| {
             if matches!(deadline, Deadline::At(at) if at.has_passed()) {
@@ -126,7 +126,7 @@ mod tests {
         for _ in 0..10 {
             assert!(reaper.touch(id, TTL));
             advance(TTL - S).await;
-            assert_eq!(reaper.overdue(), []);
+            assert_eq!(reaper.begin_deletions(), []);
         }
         assert!(reaper.next_deadline().is_some_and(|at| at.remaining() <= S));
         assert_eq!(format!("{reaper:?}"), "Reaper(1 claims)");
@@ -137,16 +137,16 @@ mod tests {
         let (reaper, silent, alive) = (Reaper::new(), ClaimId::random(), ClaimId::random());
         assert!(reaper.touch(silent, TTL) && reaper.touch(alive, TTL * 2));
         advance(TTL).await;
-        assert_eq!(reaper.overdue(), [silent]);
+        assert_eq!(reaper.begin_deletions(), [silent]);
         assert!(!reaper.touch(silent, TTL), "renewed, although the claim may be deleted at any time");
         assert_eq!(
-            reaper.overdue(),
+            reaper.begin_deletions(),
             [silent],
             "not overdue any more, although the deletion was not confirmed"
         );
         assert!(reaper.touch(alive, TTL));
         reaper.forget(silent);
-        assert_eq!(reaper.overdue(), []);
+        assert_eq!(reaper.begin_deletions(), []);
         assert!(reaper.touch(silent, TTL), "a claim that was forgotten cannot be added again");
     }
 
@@ -157,7 +157,7 @@ mod tests {
         reaper.forget(id);
         assert!(reaper.next_deadline().is_none());
         advance(TTL).await;
-        assert_eq!(reaper.overdue(), []);
+        assert_eq!(reaper.begin_deletions(), []);
         assert!(reaper.touch(id, TTL));
         reaper.forget_all();
         assert!(reaper.next_deadline().is_none(), "a claim is left after the end of its session");

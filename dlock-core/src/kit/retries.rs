@@ -10,9 +10,10 @@
 //! ```
 //!
 //! A client often notices only at its next request that an idle connection has ended. That request
-//! would fail although the server works, so drivers send it once more. They do so only with requests
-//! that may be executed twice, as the contract demands of `attempt` and `release`. A request without
-//! a reply is not sent again: the server may be under load, and the engine retries later.
+//! would fail although the server works, so drivers send it once more. They do so only with
+//! requests that may be executed twice, as the contract demands of `attempt` and `release`. A
+//! request without a reply is not sent again, because the server may be under load. The engine
+//! retries it later.
 
 use tokio::time::Instant;
 
@@ -22,8 +23,8 @@ const MAX_CONFLICTS: u8 = 8;
 /// Decides whether a request is sent again, and records whether an earlier send may have been
 /// executed.
 ///
-/// If it may have been, the reply to the last send is not proof. An earlier send may have deleted
-/// the claim that a `release` did not find, so the driver returns
+/// After such an execution the reply to the last send proves little. An earlier send may have
+/// deleted the claim that a `release` did not find, so the driver returns
 /// [`Release::Done`](crate::driver::Release::Done) and not `Gone`.
 ///
 /// # Examples
@@ -74,11 +75,12 @@ impl Retries {
         self.has_time() && !std::mem::replace(&mut self.is_repeated, true)
     }
 
-    /// Returns whether the request is sent again after a server that has become read-only refused it.
+    /// Returns whether the request is sent again after a server that has become read-only refused
+    /// it.
     ///
-    /// These refusals are not counted: each session to such a server refuses one request, and is
-    /// then replaced by a session to another server. Earlier statements of the request may have been
-    /// executed.
+    /// These refusals are not counted. Each session to such a server refuses one request, and is
+    /// then replaced by a session to another server. Earlier statements of the request may have
+    /// been executed.
     #[must_use]
     pub fn after_refusal_to_write(&mut self) -> bool {
         self.note_execution();

@@ -45,7 +45,7 @@ pub use listener::{EventSource, Listener};
 /// #[async_trait::async_trait]
 /// impl EventSource for Messages {
 ///     async fn listen(&mut self, seats: &Listener) {
-///         while seats.has_work().await {
+///         while seats.wait_for_changes().await {
 ///             let (added, removed) = seats.take_changes(1000, &HashSet::new());
 ///             // LISTEN to the added events, UNLISTEN to the removed ones. Once the server has
 ///             // confirmed that:
@@ -75,7 +75,7 @@ struct Shared {
     events: Mutex<Events>,
     /// Wakes the source, if there are subscriptions to make or to end, or if the client was
     /// dropped.
-    source_work: Notify,
+    source_wake: Notify,
     is_closed: AtomicBool,
     /// The source, while no task runs it.
     parked_source: Mutex<Option<Box<dyn EventSource>>>,
@@ -166,7 +166,7 @@ impl Seats {
     fn with(source: Option<Box<dyn EventSource>>) -> Self {
         Self(Arc::new(Client(Arc::new(Shared {
             events: Mutex::default(),
-            source_work: Notify::new(),
+            source_wake: Notify::new(),
             is_closed: AtomicBool::new(false),
             parked_source: Mutex::new(source),
             next_number: AtomicU64::new(0),
@@ -238,11 +238,11 @@ impl Seats {
         let waiter = Arc::new(Waiter { kind, is_notified: AtomicBool::new(false), notify: Notify::new() });
         let mut events = shared.events.lock();
         let Events { waited_for, to_subscribe, to_unsubscribe, .. } = &mut *events;
-        let mut has_work = false;
+        let mut needs_subscription = false;
         let entry = waited_for.entry(event.clone()).or_insert_with(|| {
             let mut subscription = subscription;
             if subscription == Subscription::New {
-                has_work = true;
+                needs_subscription = true;
                 // The source must subscribe again even if the old subscription still exists. Its
                 // reply is what marks the event as subscribed.
                 if to_unsubscribe.remove(&event) {
@@ -256,8 +256,8 @@ impl Seats {
         entry.waiters.insert(rank, Arc::clone(&waiter));
         let is_subscribed = entry.is_subscribed.subscribe();
         drop(events);
-        if has_work {
-            shared.source_work.notify_one();
+        if needs_subscription {
+            shared.source_wake.notify_one();
         }
         (Seat { client: Arc::clone(&self.0), event, rank, waiter }, is_subscribed)
     }
@@ -279,7 +279,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Relaxed);
-        self.0.source_work.notify_one();
+        self.0.source_wake.notify_one();
     }
 }
 
@@ -298,7 +298,8 @@ impl Seat {
     /// Returns whether the waiter can rely on the notification of its seat. This is the case if the
     /// subscription is active, no message may have been missed, and the seat was not notified since
     /// it was last [cleared](Self::clear). A waiter that has sent a request since the subscription
-    /// became active then needs no further request. Always `false` for a seat without a subscription.
+    /// became active then needs no further request. Always `false` for a seat without a
+    /// subscription.
     pub fn is_quiet(&self) -> bool {
         let events = self.client.0.events.lock();
         let is_current = |event: &Event| *event.is_subscribed.borrow() && !event.may_have_missed;
@@ -349,7 +350,7 @@ impl Drop for Seat {
         if subscription == Subscription::Requested {
             to_unsubscribe.insert(std::mem::take(&mut self.event));
             drop(events);
-            shared.source_work.notify_one();
+            shared.source_wake.notify_one();
         }
     }
 }

@@ -53,7 +53,7 @@ struct InFlight<T> {
 }
 
 impl<T> SharedRead<T> {
-    /// No read was sent yet.
+    /// Creates a shared read, of which none was sent yet.
     pub fn new() -> Self {
         Self { sent: AtomicU64::new(0), in_flight: Mutex::new(Vec::new()) }
     }
@@ -63,7 +63,7 @@ impl<T> SharedRead<T> {
         self.sent.load(Relaxed)
     }
 
-    /// Returns the number of a read that the caller sends now, without sharing it.
+    /// Counts a read that the caller sends now by itself, without sharing it. Returns its number.
     pub fn number_next(&self) -> u64 {
         self.sent.fetch_add(1, Relaxed) + 1
     }
@@ -78,8 +78,9 @@ impl<T: Clone + Send + Sync + 'static> SharedRead<T> {
     /// returns, which must bound its own I/O. Returns the number of the read, and its reply.
     ///
     /// # Cancel safety
-    /// Safe. If all callers of a read are dropped, the next caller on the same runtime continues it.
-    /// A caller on another runtime sends another read, because the first runtime may have ended.
+    /// Safe. If all callers of a read are dropped, the next caller on the same runtime continues
+    /// it. A caller on another runtime sends another read, because the first runtime may have
+    /// ended.
     pub async fn join(&self, read: impl FnOnce() -> BoxFuture<'static, T>) -> (u64, T) {
         let InFlight { number, reply, .. } = self.read_in_flight(read);
         let _forget_on_panic = ForgetOnPanic { reads: self, number };

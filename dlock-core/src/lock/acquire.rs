@@ -260,11 +260,7 @@ impl Future for Acquire {
         let guard = ready!(self.0.poll(context))?;
         // Only a single try returns `None`. Here the wait limit was zero, and has passed.
         let name = || self.0.target.name.clone();
-        Poll::Ready(guard.ok_or_else(|| Error::Timeout {
-            name: name(),
-            waited: Duration::ZERO,
-            source: None,
-        }))
+        Poll::Ready(guard.ok_or_else(|| Error::Timeout { name: name(), limit: Duration::ZERO, source: None }))
     }
 }
 
@@ -421,6 +417,6 @@ impl WaitDeadline {
     /// Returns the error of a wait that has reached this deadline.
     fn timeout(&self, target: &Target, failure: Option<LastFailure>) -> Error {
         let source = failure.and_then(|last| last.lock().take());
-        Error::Timeout { name: target.name.clone(), waited: self.limit, source }
+        Error::Timeout { name: target.name.clone(), limit: self.limit, source }
     }
 }

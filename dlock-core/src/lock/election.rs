@@ -129,24 +129,24 @@ impl Election {
     /// leader, [`observe`](Self::observe) sends fewer requests.
     ///
     /// # Errors
-    /// As [`Locks::inspect`], and [`Error::Unavailable`](crate::Error::Unavailable) if the members of
-    /// a RedLock that may know the leader are unreachable.
+    /// As [`Locks::inspect`], and [`Error::Unavailable`](crate::Error::Unavailable) if the members
+    /// of a RedLock that may know the leader are unreachable.
     ///
     /// # Cancel safety
     /// Safe. The call only reads.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         let locks = &self.target.locks;
         let holder = locks.holder(self.target.name.clone()).await?;
-        Ok(holder.map(|holder| Leader::of(&holder, &locks.client().led.borrow())))
+        Ok(holder.map(|holder| Leader::of(&holder, &locks.client().term_holds.borrow())))
     }
 
     /// Returns whether a [`Term`] of this client is current, such as the one in which
-    /// [`Candidate::lead`] runs its work. False from the deadline of the term on, even if no task of
-    /// dlock has run since, because the call compares the clocks itself. Does no I/O, so a handler
-    /// of requests can call it each time.
+    /// [`Candidate::lead`] runs its work. False from the deadline of the term on, even if no task
+    /// of dlock has run since, because the call compares the clocks itself. Does no I/O, so a
+    /// handler of requests can call it each time.
     pub fn is_leading(&self) -> bool {
-        let led = self.target.locks.client().led.borrow();
-        led.iter().any(|hold| hold.name == self.target.name && hold.loss().is_none())
+        let term_holds = self.target.locks.client().term_holds.borrow();
+        term_holds.iter().any(|hold| hold.name == self.target.name && hold.loss().is_none())
     }
 
     /// Returns the options of the election, for the calls of its candidates and observers.

@@ -60,7 +60,7 @@ impl<'g> HeldClaim<'g> {
     /// Returns the error of a claim that the store does not keep any more. The guard is not
     /// changed, and learns of the loss from its keeper.
     pub fn lost_error(&self) -> Error {
-        Error::Lost { name: self.0.name.clone(), reason: LostReason::Taken }
+        Error::Lost { name: self.0.name.clone(), reason: LostReason::Deleted }
     }
 }
 

@@ -203,7 +203,7 @@ impl MultiLock {
             Wait::For(limit) => limit,
             Wait::Never | Wait::Forever => return self.gather(options).await,
         };
-        let timed_out = |_| Err(Error::Timeout { name: self.name.clone(), waited: limit, source: None });
+        let timed_out = |_| Err(Error::Timeout { name: self.name.clone(), limit, source: None });
         timeout(limit.saturating_add(TIMEOUT_GRACE), self.gather(options)).await.unwrap_or_else(timed_out)
     }
 
@@ -274,8 +274,8 @@ impl MultiLock {
     /// Returns other errors unchanged.
     fn as_own_timeout(&self, error: Error, options: &LockOptions) -> Error {
         match (error, options.wait_limit()) {
-            (Error::Timeout { source, .. }, Wait::For(waited)) => {
-                Error::Timeout { name: self.name.clone(), waited, source }
+            (Error::Timeout { source, .. }, Wait::For(limit)) => {
+                Error::Timeout { name: self.name.clone(), limit, source }
             }
             (error, _) => error,
         }
@@ -326,7 +326,7 @@ impl DistributedLock for MultiLock {
     async fn lock(&self, options: &LockOptions) -> Result<Guard> {
         let guard = self.acquire(&options.clone().or(&self.defaults())).await?;
         let name = self.name.clone();
-        guard.ok_or(Error::Timeout { name, waited: Duration::ZERO, source: None })
+        guard.ok_or(Error::Timeout { name, limit: Duration::ZERO, source: None })
     }
 
     async fn try_lock(&self, options: &LockOptions) -> Result<Option<Guard>> {

@@ -52,14 +52,14 @@ pub enum Once<T> {
 /// ```
 ///
 /// # Limits
-/// - The work is repeated if its client ends between the end of the work and the confirmation of the
-///   mark, if the mark's time has ended, or if the store has lost its data. Work that must never be
-///   repeated has to check the [token](Guard::token), or be idempotent.
+/// - The work is repeated if its client ends between the end of the work and the confirmation of
+///   the mark, if the mark's time has ended, or if the store has lost its data. Work that must
+///   never be repeated has to check the [token](Guard::token), or be idempotent.
 /// - A store that cannot keep a lock without its holder
 ///   ([`Info::detaches`](crate::driver::Info::detaches)), or that cannot be inspected, refuses
 ///   before any I/O.
-/// - A mark is an entry in the store, like a detached lock, until its time ends. `docs/semantics.md`
-///   says what it costs in each store.
+/// - A mark is an entry in the store, like a detached lock, until its time ends.
+///   `docs/semantics.md` says what it costs in each store.
 ///
 /// # Requests
 /// A run that finds the mark sends one read. A run that does the work sends two reads, the requests
@@ -108,8 +108,8 @@ impl Occurrence {
     /// Default of [`keep`](Self::keep).
     pub const DEFAULT_KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
 
-    /// Sets the time for which the store keeps the mark, counted from its creation at the end of the
-    /// work. In whole milliseconds. Default: 7 days.
+    /// Sets the time for which the store keeps the mark, counted from its creation at the end of
+    /// the work. In whole milliseconds. Default: 7 days.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
         self
@@ -136,18 +136,19 @@ impl Occurrence {
     /// Runs the work unless the occurrence is done. Takes the lock, runs `work` with its guard, and
     /// marks the occurrence as done if the work returns `Ok`. Then releases the lock.
     ///
-    /// The occurrence is looked up before the wait for the lock, and again once the lock is held. An
-    /// occurrence that is done is therefore reported at once, even if the lock is busy. The lock is
-    /// held until the mark is set. If the lock is lost, the work is dropped at its next await point,
-    /// and the occurrence is not marked. Before it is marked, the store confirms that the lock is
-    /// still held.
+    /// The occurrence is looked up before the wait for the lock, and again once the lock is held.
+    /// An occurrence that is done is therefore reported at once, even if the lock is busy. The lock
+    /// is held until the mark is set. If the lock is lost, the work is dropped at its next await
+    /// point, and the occurrence is not marked. Before it is marked, the store confirms that the
+    /// lock is still held.
     ///
     /// # Errors
     /// - [`OnceError::Work`] with the error of the work. The lock was released, without a mark.
-    /// - [`OnceError::Lock`] if the work did not run, because the lock or the store failed. Also with
-    ///   [`Error::Lost`] if the lock was lost before the mark was created. This run leaves no mark.
-    /// - [`OnceError::Mark`] if the work has succeeded, but the store has not confirmed its mark. The
-    ///   work may be repeated.
+    /// - [`OnceError::Lock`] if the work did not run, because the lock or the store failed. Also
+    ///   with [`Error::Lost`] if the lock was lost before the mark was created. This run leaves no
+    ///   mark.
+    /// - [`OnceError::Mark`] if the work has succeeded, but the store has not confirmed its mark.
+    ///   The work may be repeated.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock. If the work had succeeded, the
@@ -361,6 +362,6 @@ async fn confirm(locks: &Locks, hold: &Hold) -> Result<()> {
     }
     match holder?.is_some_and(|holder| hold.id.is_reported_as(&holder.id)) {
         true => Ok(()),
-        false => Err(Error::Lost { name: hold.name.clone(), reason: LostReason::Taken }),
+        false => Err(Error::Lost { name: hold.name.clone(), reason: LostReason::Deleted }),
     }
 }

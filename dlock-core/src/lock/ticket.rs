@@ -21,8 +21,9 @@ use crate::{
 ///
 /// A ticket works once. The store hands the hold over to the first client that presents it, under a
 /// new id. Every other use of the ticket fails with [`Error::Lost`], and does not disturb the new
-/// holder. Only [`Guard::detach`](crate::Guard::detach) makes tickets. A handwritten ticket with the id
-/// of a claim that is not detached may end that claim, as [`force_release`](Locks::force_release) does.
+/// holder. Only [`Guard::detach`](crate::Guard::detach) makes tickets. A handwritten ticket with
+/// the id of a claim that is not detached may end that claim, as
+/// [`force_release`](Locks::force_release) does.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dlock_core::Result<()> {
@@ -288,7 +289,7 @@ mod tests {
             "the lock is still taken after the ticket's time"
         );
         let error = locks.resume(&ticket).await.expect_err("its time is over");
-        assert!(matches!(error, Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
+        assert!(matches!(error, Error::Lost { reason: LostReason::Deleted, .. }), "{error:?}");
     }
 
     #[tokio::test(start_paused = true)]

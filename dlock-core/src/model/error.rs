@@ -17,12 +17,12 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 pub enum Error {
     /// The wait limit passed before the lock was granted, and nothing is held. Retry later, or wait
     /// longer.
-    #[error("timed out after {} waiting for lock `{name}`", duration::text(*.waited))]
+    #[error("timed out after {} waiting for lock `{name}`", duration::text(*.limit))]
     Timeout {
         /// The lock.
         name: LockName,
         /// Wait limit of the caller.
-        waited: Duration,
+        limit: Duration,
         /// Last failure to reach the store during the wait, if there was one.
         source: Option<BoxError>,
     },
@@ -156,7 +156,7 @@ pub enum LostReason {
     /// The store reports that the claim no longer exists, because it was force-released, deleted,
     /// or expired there. For a ticket, the cause may also be another use of that ticket. Whether
     /// another client holds the lock now is unknown.
-    Taken,
+    Deleted,
     /// No task renews the lock any more, because its runtime has ended or a driver panicked.
     Abandoned,
 }
@@ -165,7 +165,7 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its deadline passed without a renewal",
-            Self::Taken => {
+            Self::Deleted => {
                 "the store no longer keeps it for this claim: it expired, was released, or was taken over by another client"
             }
             Self::Abandoned => "the task that renewed it has ended",
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn a_timeout_says_how_long_and_for_what() {
         let name = LockName::new("x").unwrap();
-        for (waited, shown) in [(Duration::from_secs(3), "3s"), (Duration::from_secs(86_400), "1d")] {
-            let error = Error::Timeout { name: name.clone(), waited, source: None };
+        for (limit, shown) in [(Duration::from_secs(3), "3s"), (Duration::from_secs(86_400), "1d")] {
+            let error = Error::Timeout { name: name.clone(), limit, source: None };
             assert_eq!(error.to_string(), format!("timed out after {shown} waiting for lock `x`"));
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     fn a_loss_says_how_the_lock_was_lost() {
         for (reason, word) in [
             (LostReason::Expired, "without a renewal"),
-            (LostReason::Taken, "no longer keeps it"),
+            (LostReason::Deleted, "no longer keeps it"),
             (LostReason::Abandoned, "task that renewed it"),
         ] {
             let error = Error::Lost { name: LockName::new("x").unwrap(), reason }.to_string();

@@ -3,6 +3,7 @@
 mod call;
 mod claim;
 mod connect;
+mod hold;
 mod ids;
 mod inspect;
 mod member;
@@ -78,7 +79,7 @@ pub struct RedLock {
     info: Arc<Info>,
     /// Releases in the background that `close` waits for. Each is a release on one member, and
     /// leaves the tracker with the first reply of that member.
-    first_releases: TaskTracker,
+    unanswered_releases: TaskTracker,
 }
 
 impl RedLock {
@@ -128,8 +129,8 @@ impl RedLock {
             Some(session) => info.session(session, shortest_lease..=longest_lease),
             None => info,
         };
-        let first_releases = member::closed_tracker();
-        Ok(Self { members, member_timeout: None, info: Arc::new(info), first_releases })
+        let unanswered_releases = member::closed_tracker();
+        Ok(Self { members, member_timeout: None, info: Arc::new(info), unanswered_releases })
     }
 
     /// Sets the time after which the lock continues without the reply of a member. Default: a tenth
@@ -174,7 +175,7 @@ impl Backend for RedLock {
     /// every claim. A release that a member of the minority has not confirmed is repeated while the
     /// runtime lives, but a member that is down must not delay the end of a program.
     async fn close(&self) {
-        timeout(MAX_MEMBER_TIMEOUT, self.first_releases.wait()).await.ok();
+        timeout(MAX_MEMBER_TIMEOUT, self.unanswered_releases.wait()).await.ok();
         join_all(self.members.iter().map(|member| member.backend.close())).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The contest for a lock, from the first attempt to the grant.
+//! The acquisition of a lock, from the first attempt to the grant.
 
 use std::{sync::Arc, time::Duration};
 
@@ -282,7 +282,7 @@ async fn an_option_that_a_call_leaves_unset_is_the_clients_default() {
     let lock: Arc<dyn dlock_core::DistributedLock> = Arc::new(client.mutex("x"));
     store.script().attempt = [Say(BUSY)].into();
     let result = lock.lock(&LockOptions::new()).await;
-    assert!(matches!(result, Err(Error::Timeout { waited, .. }) if waited == S), "{result:?}");
+    assert!(matches!(result, Err(Error::Timeout { limit, .. }) if limit == S), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ async fn a_detachment_that_finds_no_claim_is_a_loss() {
     let client = store.client();
     let held = client.mutex("x").lock().await.expect("granted");
     let (guard, reason) = lost(held.detach(LONG).await);
-    assert_eq!(reason, LostReason::Taken);
+    assert_eq!(reason, LostReason::Deleted);
     drop(guard);
     store.close(&client).await;
 }

@@ -110,7 +110,7 @@ async fn a_downgrade_that_is_granted_with_another_token_is_a_loss() {
     let store = downgrading().attempt([granted(1), granted(2)]);
     let held = store.client().mutex("x").lock().await.expect("granted");
     let error = held.downgrade().await.expect_err("another client may have held it in between");
-    assert!(matches!(error.error(), Error::Lost { reason: LostReason::Taken, .. }), "{error:?}");
+    assert!(matches!(error.error(), Error::Lost { reason: LostReason::Deleted, .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

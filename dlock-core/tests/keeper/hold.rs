@@ -56,7 +56,7 @@ async fn a_renewal_that_returns_lost_is_a_loss_at_once() {
     let store = ScriptedStore::new().renew([Say(Renewal::Lost)]);
     let start = Instant::now();
     let held = store.hold().await;
-    assert_eq!(held.lost().await, LostReason::Taken);
+    assert_eq!(held.lost().await, LostReason::Deleted);
     assert!(is_about(start.elapsed(), TTL / 3), "reported after {:?}", start.elapsed());
 }
 
@@ -121,7 +121,7 @@ async fn a_hint_makes_a_holder_renew_at_once() {
     let store = ScriptedStore::new().renew([Say(Renewal::Lost)]).hints(Hints::Once(S));
     let start = Instant::now();
     let held = store.hold().await;
-    assert_eq!(held.lost().await, LostReason::Taken);
+    assert_eq!(held.lost().await, LostReason::Deleted);
     assert!(is_about(start.elapsed(), S), "reported after {:?}", start.elapsed());
 }
 
@@ -217,7 +217,7 @@ async fn a_lease_that_ends_with_its_connection_is_renewed_until_its_end_and_lost
     store.1 = store.1.ends_with_connection(true);
     let start = Instant::now();
     let held = store.client().mutex("x").lock().lease(TTL * 2).await.expect("granted");
-    assert_eq!(held.lost().await, LostReason::Taken);
+    assert_eq!(held.lost().await, LostReason::Deleted);
     assert!(is_about(start.elapsed(), S), "reported after {:?}", start.elapsed());
 }
 

@@ -63,7 +63,7 @@ async fn a_loss_that_the_store_reports_has_no_margin() {
     let store = ScriptedStore::new().renew([Say(Renewal::Lost)]);
     let (client, start) = (store.client(), Instant::now());
     let held = client.mutex("x").lock().margin(MARGIN).await.expect("granted");
-    assert_eq!(held.lost().await, LostReason::Taken);
+    assert_eq!(held.lost().await, LostReason::Deleted);
     let lost_at = (TTL - MARGIN) / 3;
     assert!(is_about(start.elapsed(), lost_at), "lost after {:?}", start.elapsed());
     sleep(S).await;

@@ -28,7 +28,7 @@ async fn a_release_during_a_renewal_that_returns_lost_reports_the_loss() {
     let held = store.hold().await;
     sleep(TTL / 3 + S).await;
     let result = timeout(TTL, held.release()).await.expect("the release hangs");
-    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. })), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ async fn a_release_that_finds_no_claim_is_a_loss() {
     let held = client.mutex("x").lock().await.expect("granted");
     let lost = held.lost_signal();
     let result = held.release().await;
-    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. })), "{result:?}");
     assert!(lost.is_lost(), "the signal was not set");
     store.close(&client).await;
     assert_eq!(store.count(Call::Release), 1);

@@ -85,7 +85,7 @@ async fn a_detachment_in_place_of_the_release_that_finds_no_claim_is_a_loss() {
     let client = store.client();
     let held = client.mutex("x").lock().at_least(TTL).await.expect("granted");
     let result = held.release().await;
-    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. })), "{result:?}");
     store.close(&client).await;
     assert_eq!(
         store.count(Call::Release),

@@ -22,7 +22,7 @@ async fn ticket(store: &ScriptedStore) -> Ticket {
 }
 
 fn is_lost<T>(result: &dlock_core::Result<T>) -> bool {
-    matches!(result, Err(Error::Lost { reason: LostReason::Taken, .. }))
+    matches!(result, Err(Error::Lost { reason: LostReason::Deleted, .. }))
 }
 
 #[tokio::test(start_paused = true)]

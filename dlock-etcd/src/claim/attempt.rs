@@ -1,4 +1,4 @@
-//! An attempt joins the queue, reads the claims ahead, and watches them.
+//! An attempt of a claim. It joins the queue, reads the claims ahead, and watches them.
 
 use std::{sync::Arc, time::Duration};
 

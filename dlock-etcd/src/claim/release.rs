@@ -13,8 +13,9 @@ use crate::{
 impl EtcdClaim {
     /// Deletes the claim's key, under either id of the hold.
     pub(super) async fn delete(&mut self, keys: &Keys) -> Result<Release> {
-        // An object that has never attempted the lock releases by ticket. An object whose
-        // resumption has failed does not know the key.
+        // The hold may have the key of another claim. This is possible if this object knows no key,
+        // and has a ticket or has never attempted the lock. The latter applies to a release by
+        // ticket and to a resumption that has failed.
         let is_of_ticket = self.own_key.is_none() && (self.ticket.is_some() || !self.has_attempted);
         // A key that was written more than once may contain the id of another claim, and is read
         // first.

@@ -12,13 +12,13 @@
 //! Before each such request, the claim calls [`Session::expect_late_request`]. When the outcome of
 //! the request is certain, it calls [`Session::rule_out_late_requests`]. If a late request is still
 //! possible when the claim [leaves](Session::leave), its record stays, and the session deletes the
-//! key several times: after the time limit of a request, or the ttl of the claim if that is shorter,
-//! then after pauses that double, up to half the ttl of the lease. This continues for
+//! key several times: after the time limit of a request, or the ttl of the claim if that is
+//! shorter, then after pauses that double, up to half the ttl of the lease. This continues for
 //! [`LATE_REQUEST_WINDOW`].
 //!
-//! By then the same client may hold the lock again with the same key, because a resumption keeps the
-//! key and renames the hold. Such a deletion therefore requires a value that a late request of the
-//! claim has written.
+//! By then the same client may hold the lock again with the same key, because a resumption keeps
+//! the key and renames the hold. Such a deletion therefore requires a value that a late request of
+//! the claim has written.
 
 use std::time::Duration;
 
@@ -131,8 +131,8 @@ impl Session {
 
     /// Forgets a claim whose key was deleted, or was moved to another lease.
     ///
-    /// If a late request is possible, keeps the record, and deletes the key when the time limit of a
-    /// request is over, and repeatedly after that, as the documentation of this module describes.
+    /// If a late request is possible, keeps the record, and deletes the key when the time limit of
+    /// a request is over, and repeatedly after that, as the documentation of this module describes.
     pub(crate) fn leave(&self, id: ClaimId) {
         let limit = self.connection.limit();
         let delay = self.records.lock().get_mut(&id).and_then(|record| {
@@ -177,7 +177,7 @@ impl Session {
     /// Deletes the keys of overdue claims, many in one request. If the cluster refuses that,
     /// deletes each key by itself, so that one refused key does not keep the others.
     pub(super) async fn reap(&self) -> Result<()> {
-        let overdue = self.reaper.overdue();
+        let overdue = self.reaper.begin_deletions();
         let mut result = Ok(());
         for ids in overdue.chunks(MAX_DELETIONS) {
             match self.delete(ids).await {

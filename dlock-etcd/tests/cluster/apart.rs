@@ -94,7 +94,7 @@ async fn cut_off(running: Running, lines: &Lines, alone: usize) {
     woken.expect("the waiter gets the lock").release().await.expect("the lock is held");
     assert!(far.force_release(&broken).await.expect("a member replies"), "no client held the lock");
     let reason = timeout(RECOVERY_LIMIT, broken_guard.lost()).await.expect("the loss was never reported");
-    assert_eq!(reason, LostReason::Taken);
+    assert_eq!(reason, LostReason::Deleted);
 
     // The client that reaches only the isolated member loses its lock before the waiter gets it.
     let next = timeout(RECOVERY_LIMIT, lost_waiter)

@@ -48,7 +48,7 @@ async fn hold_and_lose(bench: &Bench) -> [Guard; 2] {
     server.start(Data::Lost).await.expect("the server starts again");
     bench.running.ready().await.expect("the servers are ready again");
     let next = b.mutex(&name).lock().await.expect("the server knows no holder");
-    assert_eq!(timeout(TTL, held.lost()).await.expect("the loss is reported"), LostReason::Taken);
+    assert_eq!(timeout(TTL, held.lost()).await.expect("the loss is reported"), LostReason::Deleted);
     [held, next]
 }
 

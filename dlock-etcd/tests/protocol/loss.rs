@@ -31,7 +31,7 @@ async fn a_key_that_another_client_deletes_is_a_loss_at_once() {
         let held = locks.mutex(&name).lock().await.expect("the lock is free");
         sleep(wait).await;
         bench.raw.kv_client().delete(bench.queue(&name).await[0].key(), None).await.expect("a reply");
-        assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Taken);
+        assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Deleted);
     }
 }
 
@@ -45,7 +45,7 @@ async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
     sleep(SETTLED).await;
     let lease = bench.queue(&name).await[0].lease();
     bench.raw.lease_client().revoke(lease).await.expect("a reply");
-    assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Taken);
+    assert_eq!(soon("the loss was reported late", held.lost()).await, LostReason::Deleted);
     // The waiter joins again at its next attempt or wake-up.
     drop(kept);
     let next =

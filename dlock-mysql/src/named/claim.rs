@@ -50,7 +50,7 @@ pub(super) struct NamedClaim {
 
 #[derive(Default)]
 enum State {
-    /// The server knows nothing of the claim.
+    /// The server has no state of the claim.
     #[default]
     Idle,
     /// The session waits for the lock.
@@ -66,7 +66,7 @@ enum State {
     Checked(Hold, SessionReply, Moment),
     /// The claim has no connection to its session. The session may be alive and own the lock.
     Abandoned,
-    /// The session has lost the lock. The client may still own the anchor.
+    /// The session has lost the lock. The client may still own the anchor of the session's watch.
     Lost(Hold),
 }
 
@@ -195,21 +195,21 @@ impl NamedClaim {
         }
     }
 
-    /// Asks the session of a hold whether it still owns the lock. Returns the time for which the
+    /// Checks whether the session of a hold still owns the lock. Returns the time for which the
     /// hold is valid from now on, or `None` if the lock is lost. A check whose reply is late stays
     /// in flight, and the next call waits for it.
     async fn check(&mut self) -> Result<Option<Duration>> {
         let deadline = Instant::now() + self.timeout();
         loop {
             let confirmed = match self.next_confirmation(deadline).await {
-                // A `KILL` ended the statement, and perhaps the session. So the session is asked
-                // again.
+                // A `KILL` ended the statement, and perhaps the session. A further check shows
+                // which.
                 Err(error) if error::was_interrupted(&error) && Instant::now() < deadline => continue,
                 result => result?,
             };
             let Some(confirmed) = confirmed else { return Ok(None) };
-            // The end of a watch that was sent long ago leaves little of the ttl. Then the session
-            // is asked again.
+            // A watch that was sent long ago confirms the hold for little of the ttl. Another check
+            // follows.
             if confirmed.elapsed() <= self.request.ttl / 3 {
                 return Ok(Some(self.request.ttl.saturating_sub(confirmed.elapsed())));
             }
@@ -258,7 +258,8 @@ impl NamedClaim {
         if got_anchor {
             hold.clear_anchor();
         }
-        // A watch that ended because its anchor was released has waited until then.
+        // If the release of its anchor has ended the watch, the session was not silent before that
+        // release.
         let confirmed = released.filter(|_| got_anchor).unwrap_or(sent);
         hold.record_confirmation();
         self.state = State::Acquired(hold, session);
@@ -368,8 +369,8 @@ impl NamedClaim {
         Ok(attempt)
     }
 
-    /// Handles a wait that has not ended. The end of a connection that breaks in silence is never
-    /// received, so the server is asked on another session whether this one is alive.
+    /// Continues a wait that has not ended, if its session is alive. Another session queries that,
+    /// because a connection that breaks without a message never reports its end.
     async fn continue_waiting(&mut self, mut statement: PendingStatement) -> Result<Attempt> {
         let is_alive = timeout(self.timeout(), self.client.is_alive(&self.session)).await;
         if !matches!(is_alive, Ok(Ok(false))) {
@@ -455,8 +456,8 @@ impl Claim for NamedClaim {
         }
     }
 
-    /// Also returns when the session that owns the lock has replied or has ended. `renew` then
-    /// tells which of the two.
+    /// Also returns when the session that owns the lock has replied or has ended. The next `renew`
+    /// distinguishes the two.
     async fn changed(&mut self) {
         loop {
             match &mut self.state {

@@ -81,7 +81,7 @@ impl LocalClaims {
         (!owner.session.is_ending()).then(|| Arc::clone(&owner.session))
     }
 
-    /// Returns whether the server should be asked which session owns the claim's doorbell.
+    /// Returns whether the next renewal should query which session owns the claim's doorbell.
     ///
     /// This is the case if the owner is unknown, or if any session of the client has ended since
     /// the owner was confirmed. Sessions often end together, and the end of an idle session is not
@@ -98,7 +98,7 @@ impl LocalClaims {
         !is_confirmed && claim.checked_at.is_none_or(|at| at.elapsed() >= interval)
     }
 
-    /// Records that the server was asked which session owns the claim's doorbell.
+    /// Records the time of a query for the session that owns the claim's doorbell.
     pub(super) fn record_owner_check(&self, id: ClaimId) {
         if let Some(claim) = self.lock().claims.get_mut(&id) {
             claim.checked_at = Some(Moment::now());

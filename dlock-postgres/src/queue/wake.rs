@@ -122,7 +122,7 @@ impl Notifications {
                     Some(Err(error)) => return Err(error::explain(error)),
                     None => return Err(disconnected()),
                 },
-                is_open = seats.has_work() => {
+                is_open = seats.wait_for_changes() => {
                     if !is_open {
                         return Ok(End::Client);
                     }
@@ -151,7 +151,7 @@ impl Notifications {
 /// Pauses. Returns `false` at once when the client is dropped.
 async fn pause_until(until: Instant, seats: &Listener) -> bool {
     loop {
-        match timeout_at(until, seats.has_work()).await {
+        match timeout_at(until, seats.wait_for_changes()).await {
             Ok(false) => return false,
             Ok(true) => {}
             Err(_) => return true,
@@ -193,7 +193,7 @@ impl EventSource for Notifications {
         loop {
             let (added, _) = seats.take_changes(usize::MAX, &HashSet::new());
             if added.is_empty() {
-                if !seats.has_work().await {
+                if !seats.wait_for_changes().await {
                     return;
                 }
                 continue;

@@ -33,8 +33,8 @@ pub(crate) fn locks_per_step(config: &RedisConfig) -> usize {
 /// Acquires these mutexes if no other claim holds any of them. Otherwise acquires none.
 ///
 /// # Errors
-/// [`Error::Unsupported`], before any I/O, if one script cannot acquire these locks. After any other
-/// error the outcome is unknown: a claim with the same id finds its hold, or releases it.
+/// [`Error::Unsupported`], before any I/O, if one script cannot acquire these locks. After any
+/// other error the outcome is unknown: a claim with the same id finds its hold, or releases it.
 pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) -> Result<AttemptAll> {
     let Some(first) = requests.first() else { return Ok(AttemptAll::Granted(Vec::new())) };
     if !requests.iter().all(|request| is_like(first, request)) {
@@ -49,7 +49,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     let reply = client.call_with_label(first, None, pin!(acquire)).await?;
     match reply {
         Value::Array(tokens) if tokens.len() == claims.len() => {
-            claims.iter().for_each(|claim| claim.late.note(late.remaining()));
+            claims.iter().for_each(|claim| claim.late.note_lost_reply(late.remaining()));
             granted(claims, &tokens)
         }
         Value::Int(_) if !late.remaining().is_zero() => {

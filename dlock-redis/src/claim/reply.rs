@@ -69,7 +69,7 @@ pub(super) fn parse_hand_over(reply: &Value) -> Result<Option<HandedOver>> {
     }
 }
 
-/// Parses the reply to a release: whether the claim held the lock.
+/// Parses the reply to a release. Returns whether the claim held the lock.
 pub(super) fn parse_release(reply: &Value) -> Result<bool> {
     match reply {
         Value::Int(0) => Ok(false),

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Number of bytes from which a write is not deferred. These are some 15 commands. The server can
 /// execute them while the client prepares the next ones.
-const FULL: usize = 4096;
+const LARGE_WRITE: usize = 4096;
 
 /// Defers each write until the tasks that can run have added their commands.
 ///
@@ -34,19 +34,19 @@ pub(super) struct Gather<S> {
     /// flush, so that at most one write is deferred between two flushes. The second offer of the
     /// same bytes, the rest of a partial write, and a write that has waited for the socket are not
     /// deferred.
-    is_due: bool,
+    writes_at_once: bool,
 }
 
 impl<S> Gather<S> {
     pub(super) fn new(stream: S, in_flight: CallCounter) -> Self {
-        Self { stream, in_flight, is_due: false }
+        Self { stream, in_flight, writes_at_once: false }
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let was_due = std::mem::replace(&mut self.is_due, true);
-        if !was_due && bytes.len() < FULL && self.in_flight.calls() > 1 {
+        let at_once = std::mem::replace(&mut self.writes_at_once, true);
+        if !at_once && bytes.len() < LARGE_WRITE && self.in_flight.calls() > 1 {
             // A task that wakes itself goes to the end of the queue.
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -55,7 +55,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_due = false;
+        self.writes_at_once = false;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

@@ -36,7 +36,7 @@ impl EventSource for Messages {
                 calls.push(change(self.cluster.clone(), self.sharded, channel, is_added));
             }
             tokio::select! {
-                is_open = seats.has_work() => if !is_open { return },
+                is_open = seats.wait_for_changes() => if !is_open { return },
                 push = self.messages.recv() => match push {
                     None => return,
                     Some(push) => receive(seats, push),

@@ -94,7 +94,7 @@ impl Messages {
                 }
             }
             tokio::select! {
-                is_open = seats.has_work() => if !is_open { return End::Client },
+                is_open = seats.wait_for_changes() => if !is_open { return End::Client },
                 is_open = reopened_after(&mut self.reopened_at, opened_at) => {
                     return if is_open { End::Connection(None) } else { End::Client };
                 }

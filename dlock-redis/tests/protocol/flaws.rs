@@ -265,7 +265,7 @@ async fn f7_a_lost_lease_is_told() {
     let held = locks.mutex("foo").lock().ttl(Duration::from_secs(3)).await.unwrap();
     bench.send("DEL foo").await;
     let reason = soon("the loss was not reported to the holder", held.lost()).await;
-    assert_eq!(reason, LostReason::Taken, "the lock was lost by its deadline, not by the renewal");
+    assert_eq!(reason, LostReason::Deleted, "the lock was lost by its deadline, not by the renewal");
 }
 
 /// Asserts that no hold of `foo` is counted twice.

@@ -168,7 +168,7 @@ async fn a_restart_without_its_data_is_reported_and_tokens_still_grow() {
     server.kill().await.unwrap();
     server.start(Data::Lost).await.unwrap();
     let reason = tokio::time::timeout(Duration::from_secs(20), held.lost()).await;
-    assert_eq!(reason.expect("the loss was not reported to the holder"), LostReason::Taken);
+    assert_eq!(reason.expect("the loss was not reported to the holder"), LostReason::Deleted);
     let next = locks.mutex("foo").lock().await.unwrap();
     assert!(next.token() > held.token(), "the tokens do not grow: {next:?} after {held:?}");
 }
@@ -267,7 +267,7 @@ async fn a_release_of_a_lost_lock_reports_the_loss() {
                 let held = locks.of(*kind, "foo").lock(&LockOptions::new()).await.unwrap();
                 bench.send(end).await;
                 let released = held.release().await;
-                let is_lost = matches!(released, Err(Error::Lost { reason: LostReason::Taken, .. }));
+                let is_lost = matches!(released, Err(Error::Lost { reason: LostReason::Deleted, .. }));
                 assert!(is_lost, "{kind}, {end}: {released:?}");
                 bench.send("DEL foo").await;
             }
@@ -329,7 +329,7 @@ async fn data_in_place_of_a_lock_is_neither_renewed_nor_released() {
         let held =
             locks.of(*kind, "foo").lock(&LockOptions::new().ttl(Duration::from_secs(3))).await.unwrap();
         bench.send("SET foo precious").await;
-        assert_eq!(soon("the loss was not reported to the holder", held.lost()).await, LostReason::Taken);
+        assert_eq!(soon("the loss was not reported to the holder", held.lost()).await, LostReason::Deleted);
         drop(held);
         assert_eq!(bench.query::<String>("GET foo").await, "precious");
         bench.send("DEL foo").await;
@@ -396,7 +396,7 @@ async fn with_keyspace_events_a_holder_is_notified_of_a_lost_key_at_once() {
         wait_for_event_subscriber(&bench).await;
         bench.send(end).await;
         let reason = soon("the holder was not notified of the lost key", held.lost()).await;
-        assert_eq!(reason, LostReason::Taken, "{end}");
+        assert_eq!(reason, LostReason::Deleted, "{end}");
     }
 }
 
@@ -433,7 +433,7 @@ async fn a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal() {
     wait_for_event_subscriber(&bench).await;
     bench.unsubscribe_and_send("DEL foo").await;
     let reason = soon("the loss was not reported after the next renewal", held.lost()).await;
-    assert_eq!(reason, LostReason::Taken, "the lock was lost by its deadline, not by the server's reply");
+    assert_eq!(reason, LostReason::Deleted, "the lock was lost by its deadline, not by the server's reply");
 }
 
 async fn keyspace_events_arrive_again_after_the_subscription_was_cut() {
@@ -447,7 +447,7 @@ async fn keyspace_events_arrive_again_after_the_subscription_was_cut() {
     }
     wait_for_event_subscriber(&bench).await;
     bench.send("DEL foo").await;
-    assert_eq!(soon("the holder was not notified of the lost key", held.lost()).await, LostReason::Taken);
+    assert_eq!(soon("the holder was not notified of the lost key", held.lost()).await, LostReason::Deleted);
 }
 
 async fn a_list_runs_no_script_for_a_key_of_another_program() {

@@ -94,7 +94,7 @@ async fn a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater
     assert!(next.token() > held.token(), "a fence would refuse the new holder: {next:?} after {held:?}");
     let lost = timeout(Duration::from_secs(20), held.lost());
     let reason = lost.await.expect("the loss was not reported to the holder");
-    assert!(matches!(reason, LostReason::Taken | LostReason::Expired), "{reason:?}");
+    assert!(matches!(reason, LostReason::Deleted | LostReason::Expired), "{reason:?}");
 }
 
 async fn a_cluster_that_is_too_old_is_refused_with_what_it_needs() {

@@ -123,7 +123,7 @@ async fn a_detached_hold_ends_after_its_time() {
         .unwrap();
     assert!(started_at.elapsed() >= lasting, "free after {:?}", started_at.elapsed());
     let lost = client.resume(&process.ticket).await.expect_err("resumed after its time");
-    assert!(matches!(lost, dlock_core::Error::Lost { reason: LostReason::Taken, .. }), "{lost:?}");
+    assert!(matches!(lost, dlock_core::Error::Lost { reason: LostReason::Deleted, .. }), "{lost:?}");
     guard.release().await.unwrap();
 }
 

@@ -156,7 +156,7 @@ async fn a_deleted_file_loses_the_hold_and_tokens_still_grow() {
     let next = b.mutex("x").lock().await.unwrap();
     assert!(next.token() > held.token(), "{:?} after {:?}", next.token(), held.token());
     let reason = timeout(SOON, held.lost()).await.expect("the loss was not reported to the holder");
-    assert_eq!(reason, LostReason::Taken);
+    assert_eq!(reason, LostReason::Deleted);
     assert!(a.mutex("x").try_lock().await.unwrap().is_none(), "the old client does not use the new file");
     next.release().await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Makes an attempt to get the lock. It joins the queue, reads the claim's position, and watches
-//! the nodes ahead.
+//! An attempt of a claim. It joins the queue, reads the claim's position, and watches the nodes
+//! ahead.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
 /// next attempt at once.
 const MAX_ROUNDS: usize = 32;
 
-/// Number of times that nodes ahead turn out to be deleted before the claim lists the queue again.
-/// A client with many claims may have ended.
+/// Number of times that the claim finds a node ahead deleted before it lists the queue again.
+/// Several deletions in a row usually mean that a client with many claims has ended.
 const MISSES_BEFORE_LIST: usize = 2;
 
 /// Poll interval of a claim whose session has no room to watch all nodes ahead.
@@ -39,8 +39,8 @@ impl ZooKeeperClaim {
         let directory = self.client.directory(&self.request.name)?;
         let session = self.choose_session(&directory).await?;
         let Request { id, ttl, kind, wait, .. } = self.request;
-        // Comes before the first wait: the claim's keeper is alive even if the session has no
-        // connection.
+        // The ttl restarts before the first wait, because the claim's keeper is alive even if the
+        // session has no connection.
         if !session.touch(id, ttl) {
             return Err(being_deleted());
         }

@@ -17,8 +17,8 @@ use crate::{
     wake::Watch,
 };
 
-/// Divisor of the ttl: maximum time that a renewal waits for the read of the claim's own node. A
-/// renewal without a reply relies on the heartbeats.
+/// Divisor of the ttl. A renewal waits at most this part of the ttl for the read of the claim's own
+/// node. Without a reply by then it relies on the heartbeats.
 const READ_WAIT_DIVISOR: u32 = 12;
 
 /// Result of a read of the claim's own node.

@@ -20,9 +20,9 @@ use crate::{
 impl ZooKeeperClaim {
     /// Returns the claim's node and token, or `None` if it has no node.
     ///
-    /// If the outcome of an earlier request is unknown, searches for the node: the servers may have
-    /// executed a request whose reply was lost. Adopts one node of the claim and deletes all
-    /// others.
+    /// If the outcome of an earlier request is unknown, searches for the node, because the servers
+    /// may have executed a request whose reply was lost. Adopts one node of the claim and deletes
+    /// all others.
     pub(super) async fn find_node(
         &mut self,
         session: &Session,

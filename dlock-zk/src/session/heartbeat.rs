@@ -31,7 +31,7 @@ pub(super) async fn run(
     reaper_wake: &Notify,
     period: Duration,
 ) {
-    // Heartbeats may overlap: a late reply still counts, from the time when its request was sent.
+    // Heartbeats may overlap. A late reply still counts, from the send time of its request.
     let mut heartbeats = FuturesUnordered::new();
     while let Some(live) = session.upgrade().filter(|session| !session.end_if_silent()) {
         heartbeats.push(live.send_heartbeat());
@@ -68,7 +68,8 @@ impl Session {
             let Some(client) = client else { return };
             let sent = Moment::now();
             let delete = client.delete(keys::HEARTBEAT_PATH, Some(keys::HEARTBEAT_VERSION));
-            // A failed heartbeat needs no handling: the age of the last confirmed request grows.
+            // A failed heartbeat needs no handling, because the age of the last confirmed request
+            // grows.
             if let (Ok(reply), Some(session)) = (timeout(limit, delete).await, session.upgrade())
                 && reply.as_ref().err().is_none_or(error::is_confirmed)
             {

@@ -8,8 +8,8 @@
 //!
 //! Such a late node blocks the lock for as long as the session is alive, and no claim knows it.
 //! Therefore the session searches for the claim's nodes again, and deletes all that the claim does
-//! not know: after each new connection, because a session that has moved back loses its present
-//! connection, and once more when a late create is no longer possible.
+//! not know. It does so after each new connection, because a session that has moved back loses its
+//! present connection. It does so once more when a late create is no longer possible.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

@@ -23,7 +23,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(5);
 /// `period`, and each deletion has at most `period`.
 pub(super) async fn run(session: &Weak<Session>, wake: &Notify, period: Duration) {
     while let Some(live) = session.upgrade().filter(|session| !session.end_if_silent()) {
-        let overdue = live.reaper.overdue();
+        let overdue = live.reaper.begin_deletions();
         let mut next = if overdue.is_empty() { period } else { period.min(RETRY_INTERVAL) };
         for id in overdue {
             let _ = timeout(period, live.delete_claim(id)).await;

@@ -45,8 +45,8 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// A session that the client began to open at `began`. The leader knows of it, because it
-    /// created the session.
+    /// Creates the validity of a session that the client began to open at `began`. The leader knows
+    /// of that request, because it created the session.
     pub(super) fn new(began: Moment) -> Self {
         Self { latest: began, reported: began, pending: VecDeque::new() }
     }

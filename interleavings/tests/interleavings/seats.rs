@@ -58,7 +58,7 @@ impl EventSource for Server {
         loop {
             let is_open = tokio::select! {
                 biased;
-                is_open = seats.has_work() => is_open,
+                is_open = seats.wait_for_changes() => is_open,
                 () = self.0.published.notified() => true,
             };
             if !is_open {

@@ -115,7 +115,7 @@ impl Client {
                 next_heartbeat = Moment::now().after(HEARTBEAT_INTERVAL);
                 self.send_heartbeat();
             }
-            for id in self.reaper.overdue() {
+            for id in self.reaper.begin_deletions() {
                 let name = lock(&self.names).get(&id).cloned();
                 if let Some(name) = name.filter(|_| self.bug != Bug::NoReaper) {
                     lock(&self.server).delete(&name, id);

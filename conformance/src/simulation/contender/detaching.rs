@@ -77,7 +77,7 @@ impl Contender {
         let result = self.run.clients[client].locks.release(ticket).await;
         match &result {
             Ok(()) => history.released(acquisition),
-            Err(Error::Lost { .. }) => history.lost(acquisition, LostReason::Taken),
+            Err(Error::Lost { .. }) => history.lost(acquisition, LostReason::Deleted),
             Err(_) => {}
         }
         result

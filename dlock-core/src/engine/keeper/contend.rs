@@ -1,4 +1,4 @@
-//! The contest for a lock: attempts, and waiting between them.
+//! The acquisition of a lock: attempts, and waiting between them.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::{
 /// attempts all the time.
 const UNPACED_HINTS: u32 = 3;
 
-/// The end of a contest.
-pub(super) enum ContestEnd {
+/// The end of an acquisition.
+pub(super) enum AcquisitionEnd {
     Granted(Grant, GrantTimes),
     /// The lock is busy for a single try. The store has no entry of the claim.
     Busy,
@@ -35,7 +35,7 @@ pub(super) enum ContestEnd {
     Failed(Error),
 }
 
-impl ContestEnd {
+impl AcquisitionEnd {
     /// Returns the value of the label `outcome` of the metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Keeper {
         claim: &mut dyn Claim,
         reply: &mut oneshot::Sender<Outcome>,
         may_be_stored: &mut bool,
-    ) -> ContestEnd {
+    ) -> AcquisitionEnd {
         let (mut streak, mut hints) = (FailureStreak::default(), 0);
         let was_stored = *may_be_stored;
         loop {
@@ -85,8 +85,8 @@ impl Keeper {
             let permit = tokio::select! {
                 biased;
                 permit = self.client.admit(attempts) => permit,
-                () = reply.closed() => return ContestEnd::CallerLeft,
-                () = self.client.closing.cancelled() => return ContestEnd::Failed(self.closed()),
+                () = reply.closed() => return AcquisitionEnd::CallerLeft,
+                () = self.client.closing.cancelled() => return AcquisitionEnd::Failed(self.closed()),
             };
             // The times are taken after the admission, because the time in its queue is not part of
             // the hold.
@@ -102,12 +102,12 @@ impl Keeper {
                 Ok(Attempt::Granted(grant)) => {
                     let times = GrantTimes::since(sent);
                     match self.check_in_time(&grant, times) {
-                        Ok(()) => return ContestEnd::Granted(grant, times),
+                        Ok(()) => return AcquisitionEnd::Granted(grant, times),
                         // A grant that arrives too late counts as a failure.
                         Err(error) => Err(error),
                     }
                 }
-                Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return ContestEnd::Busy,
+                Ok(Attempt::Busy { .. }) if self.request.wait == Wait::Never => return AcquisitionEnd::Busy,
                 Ok(Attempt::Busy { retry_in }) => Ok(retry_in),
                 Err(error) => Err(error),
             };
@@ -121,7 +121,7 @@ impl Keeper {
                 Err(error) => {
                     let may_retry = self.request.wait != Wait::Never && error.is_transient();
                     if !may_retry || streak.count_failure(sent, self.request.ttl) {
-                        return ContestEnd::Failed(error);
+                        return AcquisitionEnd::Failed(error);
                     }
                     observe::failed(self, "attempt", &error);
                     if let Some(failure) = &self.failure {
@@ -143,15 +143,15 @@ impl Keeper {
             };
             tokio::select! {
                 biased;
-                () = reply.closed() => return ContestEnd::CallerLeft,
+                () = reply.closed() => return AcquisitionEnd::CallerLeft,
                 () = self.client.closing.cancelled() => {
-                    return ContestEnd::Failed(self.closed());
+                    return AcquisitionEnd::Failed(self.closed());
                 }
                 () = hint => hints += 1,
                 () = sleep(pause) => hints = 0,
             }
             if reply.is_closed() {
-                return ContestEnd::CallerLeft;
+                return AcquisitionEnd::CallerLeft;
             }
         }
     }

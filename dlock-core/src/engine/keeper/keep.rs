@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     Detachment, Granted, Keeper,
     pause::{MIN_SLEEP, retry_pause},
-    release::StayTaken,
+    release::FinalDetachment,
 };
 use crate::{
     contract::{Attempt, Claim, Renewal, Resumption},
@@ -62,7 +62,7 @@ impl Granted {
             };
             holding.end();
             observe::hold_ended(&self.keeper, start, hold.loss());
-            let stay = match end {
+            let final_detachment = match end {
                 HoldEnd::Release(reply) => {
                     stay_within_margin(&hold).await;
                     // Boxed, because every keeper would otherwise reserve the memory of this future
@@ -71,10 +71,10 @@ impl Granted {
                 }
                 HoldEnd::Detached => {
                     let Detachment { until, ticket, .. } = self.keeper.detachment();
-                    until.zip(ticket).map(|(until, ticket)| StayTaken { until, ticket })
+                    until.zip(ticket).map(|(until, ticket)| FinalDetachment { until, ticket })
                 }
             };
-            self.keeper.settle(self.claim.late_for(), stay).await;
+            self.keeper.settle(self.claim.late_for(), final_detachment).await;
         }
     }
 }
@@ -188,7 +188,7 @@ impl Keeper {
         // After a detachment with an unknown outcome, the store may know the hold by its ticket.
         let detachment = self.detachment.as_deref_mut().filter(|detachment| detachment.until.is_some());
         let ticket = detachment.and_then(|detachment| {
-            detachment.undone_ticket = detachment.ticket.or(detachment.undone_ticket);
+            detachment.resumed_by_renewal = detachment.ticket.or(detachment.resumed_by_renewal);
             detachment.ticket
         });
         let renewal = async {
@@ -216,7 +216,7 @@ impl Keeper {
                 hold.extend(sent.after(valid_for));
             }
             Ok(Renewal::Lost) => {
-                hold.lose(LostReason::Taken);
+                hold.lose(LostReason::Deleted);
             }
             // After an error the state is unknown, which is not a loss. The guard holds the lock
             // until the deadline.
@@ -237,8 +237,8 @@ impl Keeper {
         let (sent, start) = (Moment::now(), StartTime::now());
         let attempt = reply_or_expire(hold, reader.attempt()).await;
         observe::called(self.info(), "downgrade", start, &attempt);
-        // Only one of the two claim objects stays, and it does not know the late requests of the other
-        // one. So the keeper records the longer time of both.
+        // One of the two claim objects is dropped below, and the other one does not know the late
+        // requests of the dropped one. The keeper therefore records the longer time of both.
         let late_for = claim.late_for().max(reader.late_for());
         if self.late_until.map(Moment::remaining).unwrap_or_default() < late_for {
             self.late_until = Some(Moment::now().after(late_for));
@@ -255,16 +255,16 @@ impl Keeper {
             // Busy, or a grant with another token: the hold was lost before. The release that
             // follows removes the new grant.
             Ok(_) => {
-                hold.lose(LostReason::Taken);
+                hold.lose(LostReason::Deleted);
                 Ok(())
             }
-            // The outcome of an earlier request, or of its first copy, is unknown. So the hold may be a
-            // read hold.
+            // The store may have executed an earlier request for the downgrade, or an earlier copy
+            // of this request. The hold may therefore be a read hold already.
             Err(error)
                 if !error.is_transient() && (self.may_be_downgraded || !reader.late_for().is_zero()) =>
             {
                 observe::failed(self, "downgrade", &error);
-                hold.lose(LostReason::Taken);
+                hold.lose(LostReason::Deleted);
                 Ok(())
             }
             Err(error) => {
@@ -276,7 +276,7 @@ impl Keeper {
     }
 }
 
-/// A hold of which a keeper takes care. If it is dropped before the hold has ended, it reports the
+/// The keeper's reference to its hold. If it is dropped before the hold has ended, it reports the
 /// loss to the holder. This happens when the runtime shuts down and drops the keeper, even before
 /// the keeper's first poll.
 pub(crate) struct KeptHold {

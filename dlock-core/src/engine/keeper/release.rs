@@ -42,9 +42,11 @@ use crate::{
 /// An operator has to repair the store first.
 const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(2);
 
-/// The time for which the lock stays taken after its last guard was dropped.
+/// The detachment that ends a claim in the place of a release. It keeps the lock taken after the
+/// last guard was dropped.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct StayTaken {
+pub(in crate::engine) struct FinalDetachment {
+    /// Time until which the lock stays taken.
     pub(in crate::engine) until: Moment,
     /// Id that the hold is detached as.
     pub(in crate::engine) ticket: ClaimId,
@@ -57,8 +59,9 @@ impl Keeper {
         self.release_as(claim, Some(Admitted::Departure)).await;
     }
 
-    /// As [`release_unheld`](Self::release_unheld), without waiting for other releases of the client.
-    /// For the claim of a ticket, which cannot be used before the release has ended.
+    /// As [`release_unheld`](Self::release_unheld), without waiting for other releases of the
+    /// client. For a claim that uses a ticket, because no other claim can use that ticket before
+    /// the release has ended.
     pub(in crate::engine) async fn release_uncounted(&self, claim: &mut dyn Claim) {
         self.release_as(claim, None).await;
     }
@@ -80,16 +83,16 @@ impl Keeper {
     /// store refuses the release. If the store has not replied when the time of the hold and its
     /// margin end, the guard gets an error at that time.
     ///
-    /// Returns the detachment, if there was one.
+    /// Returns the detachment that was requested in the place of the release, if there was one.
     pub(super) async fn release_hold(
         &self,
         claim: &mut dyn Claim,
         hold: &Hold,
         reply: Option<oneshot::Sender<Result<()>>>,
-    ) -> Option<StayTaken> {
+    ) -> Option<FinalDetachment> {
         let reply = ReleaseReply(Mutex::new(reply));
         let mut has_failed = false;
-        let stay = self.stays_taken(hold);
+        let final_detachment = self.final_detachment(hold);
         let forgotten_after = self.forgotten_after(claim);
         let retries = ReleaseRetries::new(self.info(), forgotten_after, |error: Error| {
             has_failed = true;
@@ -103,8 +106,8 @@ impl Keeper {
         let on_timeout = || reply.send(Err(hold.release_timeout()));
         let released = {
             let release = pin!(async {
-                match stay {
-                    Some(stay) => detach_or_release(claim, &mut retries, stay).await,
+                match final_detachment {
+                    Some(detachment) => detach_or_release(claim, &mut retries, detachment).await,
                     None => release_with_retries(claim, &mut retries).await,
                 }
             });
@@ -121,24 +124,24 @@ impl Keeper {
             // No effect after an error of the store, which the guard already has.
             None => Err(hold.release_timeout()),
         });
-        stay
+        final_detachment
     }
 
-    /// Returns the time for which the lock has to stay taken after its last guard was dropped.
-    /// There are two cases. A hold that was taken over by ticket returns to its ticket if the
-    /// caller has not received it. Any other hold stays taken for its `at_least`.
-    fn stays_taken(&self, hold: &Hold) -> Option<StayTaken> {
+    /// Returns the detachment that has to replace the release of a hold, or `None` if the lock may
+    /// be free at once. There are two cases. A hold that was taken over by ticket returns to its
+    /// ticket if the caller has not received it. Any other hold stays taken for its `at_least`.
+    fn final_detachment(&self, hold: &Hold) -> Option<FinalDetachment> {
         if let Some(until) = hold.offered_until() {
-            return Some(StayTaken { until, ticket: self.detachment().resumed_from? });
+            return Some(FinalDetachment { until, ticket: self.detachment().resumed_from? });
         }
         let until = hold.taken_until()?;
         let ticket = self.detachment().ticket.unwrap_or_else(|| ClaimId::random_for(&self.request.who));
-        Some(StayTaken { until, ticket })
+        Some(FinalDetachment { until, ticket })
     }
 
-    /// Returns the time after which a store without sessions forgets the claim: its ttl, the rest of
-    /// the time of a detachment whose reply was lost, and the time in which the store may execute a
-    /// late attempt.
+    /// Returns the time after which a store without sessions forgets the claim: its ttl, the rest
+    /// of the time of a detachment whose reply was lost, and the time in which the store may
+    /// execute a late attempt.
     fn forgotten_after(&self, claim: &dyn Claim) -> Duration {
         let detached = self.detachment().until.map(Moment::remaining).unwrap_or_default();
         self.request.ttl + detached + claim.late_for()
@@ -186,7 +189,7 @@ async fn release_with_retries<F: FnMut(Error)>(
 async fn detach_or_release<F: FnMut(Error)>(
     claim: &mut dyn Claim,
     retries: &mut ReleaseRetries<'_, F>,
-    StayTaken { until, ticket }: StayTaken,
+    FinalDetachment { until, ticket }: FinalDetachment,
 ) -> Option<Release> {
     let leases = &retries.info.leases;
     while !until.has_passed() {
@@ -243,8 +246,8 @@ impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
         Self { client: Some(client), counted_as, ..self }
     }
 
-    /// Waits for permission to send a release. Returns `None` if the store has forgotten the claim by
-    /// itself before. The inner option is `None` if the release is not counted.
+    /// Waits for permission to send a release. Returns `None` if the store has forgotten the claim
+    /// by itself before. The inner option is `None` if the release is not counted.
     async fn admit(&mut self) -> Option<Option<SemaphorePermit<'a>>> {
         let Some((client, requests)) = self.client.zip(self.counted_as) else { return Some(None) };
         if let Some(permit) = client.try_admit(requests) {
@@ -272,8 +275,8 @@ impl<'a, F: FnMut(Error)> ReleaseRetries<'a, F> {
         self.failures += 1;
         let forgotten_at = self.forgotten_at();
         let is_closing = self.client.is_some_and(|client| client.closing.is_cancelled());
-        let is_given_up = self.info.session.is_none() || is_refused && is_closing;
-        if is_given_up && forgotten_at.has_passed() {
+        let may_give_up = self.info.session.is_none() || is_refused && is_closing;
+        if may_give_up && forgotten_at.has_passed() {
             return false;
         }
         let pause = if is_refused {

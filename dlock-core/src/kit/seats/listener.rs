@@ -13,8 +13,8 @@ use super::{Event, Events, Shared, SharedError, Subscription, Wake};
 /// The source of a client's events: the connection on which its store sends messages.
 #[async_trait]
 pub trait EventSource: Send + 'static {
-    /// Listens, and reconnects after each break, until [`Listener::has_work`] returns `false`
-    /// because the client was dropped.
+    /// Listens, and reconnects after each break, until [`Listener::wait_for_changes`] returns
+    /// `false` because the client was dropped.
     ///
     /// The first waiter starts this future on its runtime. If that runtime ends, the future is
     /// dropped and all waiters are woken. The next waiter starts `listen` again on its own runtime,
@@ -37,9 +37,9 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Safe. No change is missed.
-    pub async fn has_work(&self) -> bool {
+    pub async fn wait_for_changes(&self) -> bool {
         if !self.0.is_closed.load(Relaxed) {
-            self.0.source_work.notified().await;
+            self.0.source_wake.notified().await;
         }
         !self.0.is_closed.load(Relaxed)
     }

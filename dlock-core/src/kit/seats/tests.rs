@@ -278,16 +278,16 @@ async fn events_without_waiters_take_no_memory() {
 async fn the_source_learns_of_new_and_removed_events_and_of_the_end() {
     let (seats, listener) = seats_and_listener();
     let seat = subscribed(&seats, &listener, "a").await;
-    assert!(listener.has_work().await);
-    timeout(LIMIT, listener.has_work()).await.expect_err("nothing new");
+    assert!(listener.wait_for_changes().await);
+    timeout(LIMIT, listener.wait_for_changes()).await.expect_err("nothing new");
     drop(seat);
-    assert!(listener.has_work().await);
+    assert!(listener.wait_for_changes().await);
     let seat = seats.join_local(Kind::Mutex);
     drop(seats);
-    timeout(LIMIT, listener.has_work()).await.expect_err("there is still a waiter");
+    timeout(LIMIT, listener.wait_for_changes()).await.expect_err("there is still a waiter");
     drop(seat);
-    assert!(!listener.has_work().await);
-    assert!(!listener.has_work().await, "has work again after the client was dropped");
+    assert!(!listener.wait_for_changes().await);
+    assert!(!listener.wait_for_changes().await, "reports changes again after the client was dropped");
 }
 
 /// A source that subscribes at once. It sends the test a message when it starts and when it ends.
@@ -300,7 +300,7 @@ impl EventSource for Recorder {
         loop {
             let (added, _) = seats.take_changes(100, &HashSet::new());
             seats.mark_subscribed(&added);
-            if !seats.has_work().await {
+            if !seats.wait_for_changes().await {
                 break;
             }
         }

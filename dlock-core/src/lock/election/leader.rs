@@ -44,15 +44,15 @@ pub enum Observed {
 }
 
 impl Leader {
-    /// Returns the leader with this claim. `led` are the holds of this client's terms.
-    pub(super) fn of(holder: &Contender, led: &[Arc<Hold>]) -> Self {
-        let mine = hold_of(holder, led).is_some_and(|hold| hold.loss().is_none());
+    /// Returns the leader with this claim. `term_holds` are the holds of this client's terms.
+    pub(super) fn of(holder: &Contender, term_holds: &[Arc<Hold>]) -> Self {
+        let mine = hold_of(holder, term_holds).is_some_and(|hold| hold.loss().is_none());
         let who = holder.who.clone().unwrap_or_else(|| holder.id.clone());
         Self { who, label: holder.who.clone(), term: holder.token, mine }
     }
 }
 
 /// Returns the hold of this client that is the claim of `holder`.
-pub(super) fn hold_of<'a>(holder: &Contender, led: &'a [Arc<Hold>]) -> Option<&'a Arc<Hold>> {
-    led.iter().find(|hold| hold.id.is_reported_as(&holder.id))
+pub(super) fn hold_of<'a>(holder: &Contender, term_holds: &'a [Arc<Hold>]) -> Option<&'a Arc<Hold>> {
+    term_holds.iter().find(|hold| hold.id.is_reported_as(&holder.id))
 }

@@ -21,16 +21,16 @@ use crate::{
 /// differs from the last one. States in between may be skipped.
 ///
 /// - **A dead leader** is reported as [`Vacant`](Observed::Vacant), or its successor as the leader,
-///   at the latest when the ttl of its claim has passed since its last renewal, plus the time of one
-///   inspection. In a store whose claims live as long as a session (ZooKeeper, etcd, MySQL's named
-///   locks, PostgreSQL's advisory locks), it is reported at the latest with the first inspection
-///   after the end of that session.
+///   at the latest when the ttl of its claim has passed since its last renewal, plus the time of
+///   one inspection. In a store whose claims live as long as a session (ZooKeeper, etcd, MySQL's
+///   named locks, PostgreSQL's advisory locks), it is reported at the latest with the first
+///   inspection after the end of that session.
 /// - **A change of the leader** is reported with the next inspection, every third of the
 ///   [ttl](crate::Election::ttl) and at most once a second. A store that implements
 ///   [`Backend::watch`](crate::driver::Backend::watch) causes one at each change.
 /// - **An unreachable store** is reported as [`Unknown`](Observed::Unknown) one ttl after the last
-///   inspection with a reply, or three seconds after it if the ttl is shorter. If the leader's claim
-///   ends first, it is reported a third of the ttl, and at least one second, after that end.
+///   inspection with a reply, or three seconds after it if the ttl is shorter. If the leader's
+///   claim ends first, it is reported a third of the ttl, and at least one second, after that end.
 /// - **Term numbers never decrease.** If the store reports a smaller term than before, as after a
 ///   loss of its data, the observer reports [`Unknown`](Observed::Unknown). A new observer accepts
 ///   every number.
@@ -44,7 +44,7 @@ pub struct Observer {
     lookout: Arc<Lookout>,
     sighting: watch::Receiver<Sighting>,
     /// Holds of this client's terms.
-    led: watch::Receiver<Vec<Arc<Hold>>>,
+    term_holds: watch::Receiver<Vec<Arc<Hold>>>,
     /// The last state that `next` has returned.
     last: Option<Observed>,
     /// The greatest term that this observer has reported.
@@ -61,9 +61,9 @@ impl Observer {
         let key = (name.clone(), options.terms(locks.info()).ttl);
         let new = || Lookout::new(key.0.clone(), key.1);
         let lookout = locks.client().lookouts.get_or_insert_with(&key, new);
-        let (sighting, led) = (lookout.subscribe(), locks.client().led.subscribe());
+        let (sighting, term_holds) = (lookout.subscribe(), locks.client().term_holds.subscribe());
         let mut observer =
-            Self { locks: locks.clone(), inspect, lookout, sighting, led, last: None, term: None };
+            Self { locks: locks.clone(), inspect, lookout, sighting, term_holds, last: None, term: None };
         observer.ensure_lookout_runs().await?;
         // Fails only without a sender, which the lookout has.
         let checked = observer.sighting.wait_for(|sighting| sighting.is_checked).await.ok();
@@ -102,7 +102,7 @@ impl Observer {
             // The senders exist as long as the lookout and the client do.
             tokio::select! {
                 _ = self.sighting.changed() => {}
-                _ = self.led.changed() => {}
+                _ = self.term_holds.changed() => {}
                 () = lost => {}
             }
         }
@@ -119,7 +119,7 @@ impl Observer {
     /// last reply, and the next reply will say who leads.
     fn judge(&mut self) -> Option<Observed> {
         let sighting = self.sighting.borrow_and_update().clone();
-        let led = self.led.borrow_and_update();
+        let term_holds = self.term_holds.borrow_and_update();
         if sighting.is_stale || sighting.trusted_until.has_passed() {
             return Some(unknown(&sighting));
         }
@@ -131,7 +131,7 @@ impl Observer {
             return Some(unknown(&sighting));
         }
         self.term = self.term.max(holder.token);
-        Some(Observed::Leader(Leader::of(holder, &led)))
+        Some(Observed::Leader(Leader::of(holder, &term_holds)))
     }
 
     /// Returns whether this state differs from the one that was returned last. A reply that was too
@@ -149,7 +149,7 @@ impl Observer {
         let is_mine = matches!(&self.last, Some(Observed::Leader(leader)) if leader.mine);
         let sighting = self.sighting.borrow();
         let holder = sighting.holder.as_ref().filter(|_| is_mine)?;
-        let lost = hold_of(holder, &self.led.borrow()).map(|hold| hold.lost_token().clone());
+        let lost = hold_of(holder, &self.term_holds.borrow()).map(|hold| hold.lost_token().clone());
         // A loss that was reported before is no news.
         lost.filter(|lost| !lost.is_cancelled())
     }

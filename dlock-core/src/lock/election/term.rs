@@ -32,12 +32,12 @@ use crate::{
 #[must_use = "dropping a term resigns; bind it to a name, not to `_`"]
 pub struct Term {
     // Dropped first, because an observer must not report the term as its own when it has ended.
-    led: Led,
+    registration: Registration,
     guard: Guard,
 }
 
 /// Registration of a term's hold at its client.
-struct Led {
+struct Registration {
     client: Arc<Client>,
     hold: Option<Arc<Hold>>,
 }
@@ -45,8 +45,8 @@ struct Led {
 impl Term {
     pub(super) fn new(guard: Guard, locks: &Locks) -> Self {
         let (client, hold) = (Arc::clone(locks.client()), guard.hold().cloned());
-        client.led.send_modify(|led| led.extend(hold.clone()));
-        Self { led: Led { client, hold }, guard }
+        client.term_holds.send_modify(|holds| holds.extend(hold.clone()));
+        Self { registration: Registration { client, hold }, guard }
     }
 
     /// Returns the number of the term, which is the fencing [token](Guard::token) of its lock. Each
@@ -72,8 +72,8 @@ impl Term {
     /// # Cancel safety
     /// Dropping the future leaves the rest to the keeper, as dropping the term does.
     pub async fn resign(self) -> Result<()> {
-        let Self { led, guard } = self;
-        drop(led);
+        let Self { registration, guard } = self;
+        drop(registration);
         guard.release().await
     }
 }
@@ -92,9 +92,9 @@ impl fmt::Debug for Term {
     }
 }
 
-impl Drop for Led {
+impl Drop for Registration {
     fn drop(&mut self) {
         let Some(ended) = &self.hold else { return };
-        self.client.led.send_modify(|led| led.retain(|hold| !Arc::ptr_eq(hold, ended)));
+        self.client.term_holds.send_modify(|holds| holds.retain(|hold| !Arc::ptr_eq(hold, ended)));
     }
 }

@@ -7,9 +7,9 @@
 //! - **Newcomer.** A member that has granted after the grant of the majority. It has no vote yet.
 //! - **Joined.** A newcomer that has also confirmed a renewal or a detachment. It is therefore
 //!   known to have held without a gap from its grant until that request was sent.
-//! - **Disowned.** A member with a vote, or a joined newcomer, has replied that it does not hold for
-//!   this claim, although the time that it had granted has not expired. The cause is a forced release
-//!   or lost data. Another claim may have held the lock on that member.
+//! - **Disowned.** A member with a vote, or a joined newcomer, has replied that it does not hold
+//!   for this claim, although the time that it had granted has not expired. The cause is a forced
+//!   release or lost data. Another claim may have held the lock on that member.
 //! - **Silent.** A member that does not reply. Whether it holds is unknown.
 //!
 //! Newcomers have no vote at first for this reason. Suppose that a hold was broken on most members,
@@ -25,7 +25,8 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     RedLock,
     call::{Operation, Reply},
-    member::Member,
+    hold::MemberHold,
+    member::MemberClaims,
     tally::Tally,
 };
 use crate::{
@@ -57,7 +58,7 @@ const RELEASE_GRACE_FACTOR: u32 = 4;
 const MIN_RELEASE_GRACE: Duration = Duration::from_millis(100);
 
 pub(super) struct RedLockClaim {
-    members: Vec<Member>,
+    members: Vec<MemberClaims>,
     quorum: usize,
     request: Request,
     /// Maximum time that a round waits for the reply of one member.
@@ -79,7 +80,12 @@ impl RedLockClaim {
         // Tokens of different members cannot be compared, so they have no use.
         let request = request.without_token();
         let members = lock.members.iter().enumerate().map(|(index, store)| {
-            Member::new(index, Arc::clone(&store.backend), request.clone(), lock.first_releases.clone())
+            MemberClaims::new(
+                index,
+                Arc::clone(&store.backend),
+                request.clone(),
+                lock.unanswered_releases.clone(),
+            )
         });
         let mut members: Vec<_> = members.collect();
         let resumes = request.locator.is_some();
@@ -102,6 +108,11 @@ impl RedLockClaim {
         }
     }
 
+    /// Returns the state of the hold on each member.
+    fn holds(&self) -> impl Iterator<Item = &MemberHold> {
+        self.members.iter().map(|member| &member.hold)
+    }
+
     /// Returns the number of members that may fail.
     fn tolerated_failures(&self) -> usize {
         self.members.len() - self.quorum
@@ -112,7 +123,7 @@ impl RedLockClaim {
     /// continue in the background.
     async fn round(
         &mut self,
-        operation: impl Fn(&Member) -> Option<Operation> + Send,
+        operation: impl Fn(&MemberClaims) -> Option<Operation> + Send,
         enough: impl Fn(&Tally) -> bool + Send + Sync,
     ) -> Tally {
         self.round_within(self.member_timeout, operation, enough).await
@@ -122,13 +133,13 @@ impl RedLockClaim {
     async fn round_within(
         &mut self,
         timeout: Duration,
-        operation: impl Fn(&Member) -> Option<Operation> + Send,
+        operation: impl Fn(&MemberClaims) -> Option<Operation> + Send,
         enough: impl Fn(&Tally) -> bool + Send + Sync,
     ) -> Tally {
         let end = Moment::now().after(timeout).instant();
         let (drift, resumes) = (self.drift(), self.resumes);
         let mut tally = Tally::default();
-        let mut pending: Vec<&mut Member> = Vec::with_capacity(self.members.len());
+        let mut pending: Vec<&mut MemberClaims> = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
             if let Some(operation) = operation(member) {
                 member.send(operation);
@@ -141,10 +152,10 @@ impl RedLockClaim {
         let replies = poll_fn(|context| {
             pending.retain_mut(|member| {
                 let Poll::Ready(reply) = member.poll_reply(context) else { return true };
-                if member.take_disowned(drift) {
+                if member.hold.take_disowned(drift) {
                     *disowned = Some(Instant::now());
                 }
-                let has_vote = member.vote_until().is_some();
+                let has_vote = member.hold.vote_until().is_some();
                 let counts = has_vote || resumes;
                 tally.confirmed +=
                     usize::from(has_vote && matches!(reply, Reply::Renewed { .. } | Reply::Resumed { .. }));
@@ -167,8 +178,8 @@ impl RedLockClaim {
     /// Returns the time for which a majority holds, counted from `start`. `held_until` returns the
     /// end of a member's hold, or `None` for a member that does not count. Returns `None` if there
     /// is no such majority, or if its time has expired.
-    fn validity(&self, start: Moment, held_until: fn(&Member) -> Option<Moment>) -> Option<Duration> {
-        let votes = self.members.iter().filter_map(held_until);
+    fn validity(&self, start: Moment, held_until: fn(&MemberHold) -> Option<Moment>) -> Option<Duration> {
+        let votes = self.holds().filter_map(held_until);
         let mut valid_for: Vec<_> = votes.map(|until| until.since(start)).collect();
         valid_for.sort_unstable_by(|a, b| b.cmp(a));
         let majority = valid_for.get(self.quorum - 1)?;
@@ -185,11 +196,13 @@ impl RedLockClaim {
     /// disowned.
     fn replace_expired_votes(&mut self) {
         let drift = self.drift();
-        let expiry = self.members.iter_mut().filter_map(|member| member.take_expired_vote(drift)).min();
+        let expiry = self.members.iter_mut().filter_map(|member| member.hold.take_expired_vote(drift)).min();
         let Some(expiry) = expiry.filter(|_| self.disowned.is_none()) else { return };
-        let newcomers =
-            self.members.iter_mut().filter(|member| member.joined_at().is_some_and(|since| since <= expiry));
-        newcomers.for_each(Member::update_vote);
+        let newcomers = self
+            .members
+            .iter_mut()
+            .filter(|member| member.hold.joined_at().is_some_and(|since| since <= expiry));
+        newcomers.for_each(|member| member.hold.update_vote());
     }
 
     /// Releases on every member. Returns when all have replied, soon after a majority has confirmed
@@ -203,17 +216,17 @@ impl RedLockClaim {
     async fn release_all(&mut self) -> Result<Release> {
         let with_entry = self.members.iter().filter(|member| member.may_have_entry()).count();
         let needed = with_entry.saturating_sub(self.tolerated_failures());
-        let operation = |member: &Member| member.may_have_entry().then_some(Operation::Release);
+        let operation = |member: &MemberClaims| member.may_have_entry().then_some(Operation::Release);
         let start = Instant::now();
         let mut tally = self.round(operation, |tally| tally.released >= needed).await;
         if tally.released >= needed && tally.released + tally.unknown < with_entry {
             let grace = (start.elapsed() * RELEASE_GRACE_FACTOR).max(MIN_RELEASE_GRACE);
-            let rest = |member: &Member| member.is_in_flight().then_some(Operation::Release);
+            let rest = |member: &MemberClaims| member.is_in_flight().then_some(Operation::Release);
             let rest = self.round_within(grace.min(self.member_timeout), rest, |_| false).await;
             tally.released += rest.released;
             tally.without_claim += rest.without_claim;
         }
-        self.members.iter_mut().for_each(Member::release_in_background);
+        self.members.iter_mut().for_each(MemberClaims::release_in_background);
         if with_entry == 0 {
             return Ok(Release::Gone);
         }
@@ -228,10 +241,11 @@ impl RedLockClaim {
     /// a majority without the newcomer when it joined. A renewal that was sent earlier proves
     /// nothing about that time, even if its reply arrived later.
     fn admit_newcomers(&mut self) {
-        let renewed: Vec<_> = self.members.iter().filter_map(Member::vote_confirmed_at).collect();
+        let renewed: Vec<_> = self.holds().filter_map(MemberHold::vote_confirmed_at).collect();
         let had_majority = |since| renewed.iter().filter(|renewed| **renewed >= since).count() >= self.quorum;
-        let joined = self.members.iter_mut().filter(|member| member.joined_at().is_some_and(had_majority));
-        joined.for_each(Member::update_vote);
+        let joined =
+            self.members.iter_mut().filter(|member| member.hold.joined_at().is_some_and(had_majority));
+        joined.for_each(|member| member.hold.update_vote());
     }
 
     /// Reads the replies that arrived after their round, so that this round can send those members
@@ -240,7 +254,7 @@ impl RedLockClaim {
         let drift = self.drift();
         for member in &mut self.members {
             member.take_late_reply();
-            if member.take_disowned(drift) {
+            if member.hold.take_disowned(drift) {
                 self.disowned = Some(Instant::now());
             }
         }
@@ -251,7 +265,7 @@ impl RedLockClaim {
     /// `split_time`. Returns whether it released them. Without this, several contenders that each
     /// hold some members would wait for each other forever.
     fn yield_if_split(&mut self) -> bool {
-        let holds_some = self.members.iter().any(Member::holds);
+        let holds_some = self.holds().any(MemberHold::is_held);
         let Some(since) = self.split_since.filter(|_| holds_some) else {
             self.split_since = holds_some.then(Instant::now);
             return false;
@@ -261,8 +275,8 @@ impl RedLockClaim {
         }
         self.split_since = None;
         self.split_time = (self.split_time * 2).min(MAX_SPLIT_TIME).min(self.request.ttl / 3);
-        let holding = self.members.iter_mut().filter(|member| member.holds());
-        holding.for_each(Member::release_in_background);
+        let holding = self.members.iter_mut().filter(|member| member.hold.is_held());
+        holding.for_each(MemberClaims::release_in_background);
         true
     }
 
@@ -304,11 +318,14 @@ impl Claim for RedLockClaim {
         let is_single_try = self.request.wait == Wait::Never;
         // A member whose granted time has expired gets a new claim at once. A renewal would only
         // show that the member has forgotten the old one.
-        self.members.iter_mut().filter(|member| member.has_expired()).for_each(Member::release_in_background);
+        self.members
+            .iter_mut()
+            .filter(|member| member.hold.has_expired())
+            .for_each(MemberClaims::release_in_background);
         let enough = |tally: &Tally| tally.held >= quorum || (is_single_try && tally.refused > tolerated);
         let tally = self.round(|member| Some(member.next_operation()), enough).await;
-        self.members.iter_mut().for_each(Member::update_vote);
-        if let Some(valid_for) = self.validity(start, Member::vote_until) {
+        self.members.iter_mut().for_each(|member| member.hold.update_vote());
+        if let Some(valid_for) = self.validity(start, MemberHold::vote_until) {
             (self.split_since, self.disowned) = (None, None);
             return Ok(Attempt::Granted(Grant { token: None, valid_for }));
         }
@@ -353,24 +370,24 @@ impl Claim for RedLockClaim {
         let start = Moment::now();
         let (quorum, tolerated) = (self.quorum, self.tolerated_failures());
         self.take_late_replies();
-        if self.members.iter().all(|member| member.vote_until().is_none()) {
+        if self.holds().all(|hold| hold.vote_until().is_none()) {
             return Ok(Renewal::Lost);
         }
         let enough = |tally: &Tally| tally.confirmed >= quorum || tally.refused > tolerated;
         let tally = self.round(|member| Some(member.next_operation()), enough).await;
         self.replace_expired_votes();
-        let votes = || self.members.iter().filter(|member| member.vote_until().is_some());
-        let is_confirmed = votes().filter(|member| member.is_renewed_in_round()).count() >= quorum;
+        let votes = || self.holds().filter(|hold| hold.vote_until().is_some());
+        let is_confirmed = votes().filter(|hold| hold.is_renewed_in_round()).count() >= quorum;
         if votes().count() < quorum {
             return Ok(Renewal::Lost);
         }
         let valid_for = match self.disowned {
-            Some(_) if is_confirmed => self.validity(start, Member::vote_until),
-            None if tally.renewed >= quorum => self.validity(start, Member::countable_until),
+            Some(_) if is_confirmed => self.validity(start, MemberHold::vote_until),
+            None if tally.renewed >= quorum => self.validity(start, MemberHold::countable_until),
             _ => None,
         };
         let is_reconfirmed =
-            |since| votes().filter(|member| member.vote_confirmed_at() > Some(since)).count() >= quorum;
+            |since| votes().filter(|hold| hold.vote_confirmed_at() > Some(since)).count() >= quorum;
         self.disowned = self.disowned.filter(|since| !is_reconfirmed(*since));
         self.admit_newcomers();
         match valid_for {
@@ -380,7 +397,7 @@ impl Claim for RedLockClaim {
     }
 
     fn leave(&mut self) {
-        self.members.iter_mut().for_each(Member::leave);
+        self.members.iter_mut().for_each(MemberClaims::leave);
     }
 
     async fn release(&mut self) -> Result<Release> {
@@ -395,9 +412,12 @@ impl Claim for RedLockClaim {
         self.take_late_replies();
         let lasting = lasting + lasting / 100 + Duration::from_millis(2);
         let resumes = self.resumes;
-        let operation = |member: &Member| {
-            let is_included =
-                if resumes { member.may_have_entry() } else { member.holds() || member.is_in_flight() };
+        let operation = |member: &MemberClaims| {
+            let is_included = if resumes {
+                member.may_have_entry()
+            } else {
+                member.hold.is_held() || member.is_in_flight()
+            };
             is_included.then(|| Operation::Detach(lasting, member.ticket(ticket)))
         };
         let with_entry = self.members.iter().filter(|member| member.may_have_entry()).count();
@@ -412,14 +432,14 @@ impl Claim for RedLockClaim {
                 _ => Ok(Renewal::Lost),
             };
         }
-        let votes = self.members.iter().filter_map(Member::vote_until).count();
+        let votes = self.holds().filter_map(MemberHold::vote_until).count();
         if tally.detached < self.quorum {
             return match votes < self.quorum {
                 true => Ok(Renewal::Lost),
                 false => Err(self.no_majority(tally)),
             };
         }
-        if self.members.iter().any(Member::is_newly_granted) {
+        if self.holds().any(MemberHold::is_newly_granted) {
             // Some members have granted, but have confirmed no request since their grant. The
             // second round detaches the hold on them too. The members with a vote confirm the
             // detachment again, now after that grant, so `admit_newcomers` can give the new members
@@ -431,8 +451,8 @@ impl Claim for RedLockClaim {
         // other members granted too late, or their reply to the detachment is late or lost. Release
         // the hold on these. If such a member executed the detachment later, it would keep its part
         // of the hold even after a release by ticket.
-        let rest = self.members.iter_mut().filter(|member| !member.keeps_detached());
-        rest.for_each(Member::release_in_background);
+        let rest = self.members.iter_mut().filter(|member| !member.hold.keeps_detached());
+        rest.for_each(MemberClaims::release_in_background);
         Ok(Renewal::Renewed { valid_for: lasting })
     }
 
@@ -444,23 +464,24 @@ impl Claim for RedLockClaim {
     async fn resume(&mut self, ticket: ClaimId) -> Result<Resumption> {
         let start = Moment::now();
         let resumes = self.resumes;
-        self.members.iter_mut().for_each(Member::take_late_reply);
-        let operation = |member: &Member| {
-            let is_included = if resumes { member.may_have_entry() } else { member.vote_until().is_some() };
+        self.members.iter_mut().for_each(MemberClaims::take_late_reply);
+        let operation = |member: &MemberClaims| {
+            let is_included =
+                if resumes { member.may_have_entry() } else { member.hold.vote_until().is_some() };
             is_included.then(|| Operation::Resume(member.ticket(ticket)))
         };
         let tally = self.round(operation, |_| false).await;
         if resumes {
-            self.members.iter_mut().for_each(Member::update_vote);
+            self.members.iter_mut().for_each(|member| member.hold.update_vote());
         }
-        if let Some(valid_for) = self.validity(start, Member::vote_until)
+        if let Some(valid_for) = self.validity(start, MemberHold::vote_until)
             && tally.renewed >= self.quorum
         {
             self.resumes = false;
             if let Some(remaining) = tally.remaining {
                 // Includes the maximum drift between the members.
                 let until = start.after(remaining + remaining / 50 + self.drift());
-                let missing = self.members.iter_mut().filter(|member| member.vote_until().is_none());
+                let missing = self.members.iter_mut().filter(|member| member.hold.vote_until().is_none());
                 missing.for_each(|member| member.set_detached_until(until));
             }
             let grant = Grant { token: None, valid_for };
@@ -472,7 +493,7 @@ impl Claim for RedLockClaim {
     }
 
     fn locator(&self) -> Option<Arc<str>> {
-        let locators: Vec<_> = self.members.iter().map(Member::locator).collect();
+        let locators: Vec<_> = self.members.iter().map(MemberClaims::locator).collect();
         Some(locators.join(".").into())
     }
 

@@ -1,7 +1,5 @@
-//! The part of one member in a RedLock claim: the claim on the member, and the time for which the
-//! member holds. All code that changes a member's state is in this file.
-//!
-//! `claim.rs` explains the terms *vote*, *joined* and *disowned*.
+//! The claims of a RedLock claim on one member: their calls, their releases and their ids.
+//! `hold.rs` has the state of the hold on the member.
 
 use std::{
     future::{pending, poll_fn},
@@ -11,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::{
     call::{CallInFlight, Operation, Reply, member_failed, start_call},
+    hold::MemberHold,
     ids,
     resuming::ResumingClaim,
 };
@@ -26,7 +25,8 @@ use crate::{
     model::ClaimId,
 };
 
-/// The claim on one member, called a member claim here, and the state of the member's hold.
+/// The member claims of one RedLock claim: its claims on one member, one after another. At most one
+/// of them is in use, and earlier ones are released in the background.
 ///
 /// **Every member claim has a different id.** A member claim that was released, or that the member
 /// has forgotten, is never attempted again. Otherwise a late release of it could remove the grant
@@ -34,7 +34,7 @@ use crate::{
 /// request applies. The ids of the claims on different members differ too, because two members may
 /// be one server under two names. With one id, that server would grant twice and count as two
 /// members.
-pub(super) struct Member {
+pub(super) struct MemberClaims {
     backend: Arc<dyn Backend>,
     request: Request,
     /// Index of the member. Part of the claim's id.
@@ -43,24 +43,7 @@ pub(super) struct Member {
     /// a claim's id.
     claims: u16,
     state: State,
-    /// End of the member's hold according to its last successful reply, counted from before the
-    /// request. `None` as soon as a release is requested, even if the member still holds.
-    held_until: Option<Moment>,
-    /// Whether the hold is based on this member.
-    has_vote: bool,
-    /// Arrival time of the reply that granted, or that first renewed after the member's vote had
-    /// expired. The member has held without a gap from then until `confirmed_request_sent`.
-    granted_at: Option<Instant>,
-    /// Send time of the last renewal or detachment that the member has confirmed.
-    confirmed_request_sent: Option<Instant>,
-    /// Whether the member has renewed in the current round.
-    renewed_in_round: bool,
-    /// The denial of a member that counted, until the claim reads it with
-    /// [`take_disowned`](Self::take_disowned) or [`take_expired_vote`](Self::take_expired_vote).
-    denial: Option<Denial>,
-    /// Whether the member has confirmed a detachment, and no renewal or release was requested
-    /// since.
-    is_detached: bool,
+    pub(super) hold: MemberHold,
     /// End of the time for which the member may keep the claim because of a detachment, if the
     /// claim has not been renewed since.
     detached_until: Option<Moment>,
@@ -69,14 +52,7 @@ pub(super) struct Member {
     releases: TaskTracker,
     /// Background releases that [`Backend::close`] waits for. Each leaves the tracker with its
     /// first reply.
-    first_releases: TaskTracker,
-}
-
-/// The reply of a member that counted, and that does not hold.
-struct Denial {
-    /// End of the time that the member had granted.
-    until: Moment,
-    had_vote: bool,
+    unanswered_releases: TaskTracker,
 }
 
 enum State {
@@ -98,12 +74,12 @@ enum State {
     None,
 }
 
-impl Member {
+impl MemberClaims {
     pub(super) fn new(
         index: usize,
         backend: Arc<dyn Backend>,
         request: Request,
-        first_releases: TaskTracker,
+        unanswered_releases: TaskTracker,
     ) -> Self {
         let releases = closed_tracker();
         let index = index.to_le_bytes()[0];
@@ -113,100 +89,16 @@ impl Member {
             index,
             claims: 0,
             state: State::None,
-            held_until: None,
-            has_vote: false,
-            granted_at: None,
-            confirmed_request_sent: None,
-            renewed_in_round: false,
-            denial: None,
-            is_detached: false,
+            hold: MemberHold::default(),
             detached_until: None,
             releases,
-            first_releases,
+            unanswered_releases,
         }
     }
 
     /// Returns the identity of the member's store.
     pub(super) fn identity(&self) -> &str {
         &self.backend.info().identity
-    }
-
-    /// Returns whether the member holds, according to its last reply. The granted time may have
-    /// expired since.
-    pub(super) fn holds(&self) -> bool {
-        self.held_until.is_some()
-    }
-
-    /// Returns the end of the member's hold if the member has a vote or has joined. A joined member
-    /// may replace a silent one.
-    pub(super) fn countable_until(&self) -> Option<Moment> {
-        self.held_until.filter(|_| self.has_vote || self.joined_at().is_some())
-    }
-
-    /// Returns the end of the member's hold if the member has a vote.
-    pub(super) fn vote_until(&self) -> Option<Moment> {
-        self.held_until.filter(|_| self.has_vote)
-    }
-
-    /// Sets the member's vote when the claim decides anew which members its hold is based on. A
-    /// member that holds gets a vote, and a member that does not hold loses its vote.
-    pub(super) fn update_vote(&mut self) {
-        self.has_vote = self.holds();
-    }
-
-    /// Returns the send time of the last renewal or detachment that the member has confirmed, if it
-    /// has a vote. The member held until that time, even if a later reply denies the hold.
-    pub(super) fn vote_confirmed_at(&self) -> Option<Instant> {
-        self.confirmed_request_sent.filter(|_| self.has_vote)
-    }
-
-    /// Returns the start of the member's hold if the member has joined. It has then granted, and
-    /// has confirmed a renewal or detachment after that.
-    pub(super) fn joined_at(&self) -> Option<Instant> {
-        self.granted_at.filter(|_| self.confirmed_request_sent.is_some())
-    }
-
-    /// Returns whether the member is a newcomer that has confirmed no request since its grant.
-    pub(super) fn is_newly_granted(&self) -> bool {
-        self.holds() && !self.has_vote && self.confirmed_request_sent.is_none()
-    }
-
-    /// Returns whether the hold is based on this member, and the member has confirmed the
-    /// detachment of its part.
-    pub(super) fn keeps_detached(&self) -> bool {
-        self.vote_until().is_some() && self.is_detached
-    }
-
-    /// Returns whether the member has renewed in the current round.
-    pub(super) fn is_renewed_in_round(&self) -> bool {
-        self.renewed_in_round
-    }
-
-    /// Returns whether the member has disowned the hold since the last call. `false` if the granted
-    /// time may have expired by the member's clock. The member was then right to forget the claim,
-    /// and counts as a silent member whose time has expired.
-    pub(super) fn take_disowned(&mut self, drift: Duration) -> bool {
-        let is_early = self.denial.as_ref().is_some_and(|denial| denial.until.remaining() > drift);
-        if is_early {
-            self.denial = None;
-        }
-        is_early
-    }
-
-    /// Removes the member's vote if the granted time has expired. Returns the time of the expiry.
-    pub(super) fn take_expired_vote(&mut self, drift: Duration) -> Option<Instant> {
-        let expired = self.vote_until().filter(|until| until.remaining() <= drift);
-        if expired.is_some() {
-            // A later grant is a new hold, which must join like any newcomer.
-            self.clear_hold();
-        }
-        let denied = self.denial.take().filter(|denial| denial.had_vote).map(|denial| denial.until);
-        expired.or(denied).map(Moment::instant)
-    }
-
-    /// Returns whether the granted time has expired.
-    pub(super) fn has_expired(&self) -> bool {
-        self.held_until.is_some_and(|until| until.remaining().is_zero())
     }
 
     /// Returns the next request to the member, which is a renewal if it holds, and otherwise an
@@ -216,7 +108,7 @@ impl Member {
     /// last reply. An attempt would then get a new grant, and without tokens the reply would not
     /// show the gap.
     pub(super) fn next_operation(&self) -> Operation {
-        if self.holds() { Operation::Renew } else { Operation::Attempt }
+        if self.hold.is_held() { Operation::Renew } else { Operation::Attempt }
     }
 
     /// Sends a request to the member. While a request other than a release is in flight, ignores
@@ -246,7 +138,7 @@ impl Member {
                     self.detached_until = Some(until);
                     // Even if the reply is lost, the member may keep the claim for no longer than
                     // this.
-                    self.held_until = self.held_until.map(|held| held.min(until));
+                    self.hold.shorten(until);
                 }
                 State::InFlight { operation, call: start_call(claim, operation), is_late: false }
             }
@@ -255,7 +147,7 @@ impl Member {
     }
 
     fn send_release(&mut self) {
-        self.clear_hold();
+        self.hold.clear();
         let operation = Operation::Release;
         let release = match std::mem::replace(&mut self.state, State::None) {
             State::InFlight { operation: Operation::Release, call, is_late } => {
@@ -300,7 +192,7 @@ impl Member {
     /// Releases the claim in a background task, which repeats the release until the member has
     /// confirmed it or has forgotten the claim by itself. The next attempt creates a new claim.
     pub(super) fn release_in_background(&mut self) {
-        self.clear_hold();
+        self.hold.clear();
         let state = std::mem::replace(&mut self.state, State::None);
         if matches!(state, State::Draining(_) | State::None) {
             return;
@@ -314,7 +206,7 @@ impl Member {
         let request = self.request_of_claim();
         // `Backend::close` need not wait for a release that was in flight already, because its
         // round has waited for this member.
-        let mut waited_for = (!is_release).then(|| self.first_releases.token());
+        let mut waited_for = (!is_release).then(|| self.unanswered_releases.token());
         let release = async move {
             let claim = match state {
                 State::Draining(_) | State::None => return,
@@ -341,11 +233,6 @@ impl Member {
         drop(engine::run_to_end(self.releases.track_future(release)));
     }
 
-    fn clear_hold(&mut self) {
-        (self.held_until, self.has_vote, self.is_detached) = (None, false, false);
-        (self.granted_at, self.confirmed_request_sent, self.renewed_in_round) = (None, None, false);
-    }
-
     /// Returns the request of the next claim, with an id that no claim on any member has had.
     fn fresh_request(&mut self) -> Request {
         let request = self.request.clone().id(ids::of_member(self.request.id, self.index, self.claims));
@@ -362,7 +249,7 @@ impl Member {
     /// Returns the member's part of the locator, for the client that resumes a detached hold. It
     /// says whether the hold is based on this member.
     pub(super) fn locator(&self) -> &'static str {
-        if self.has_vote { "v" } else { "n" }
+        if self.hold.vote_until().is_some() { "v" } else { "n" }
     }
 
     /// Creates the claim that will resume or release this member's part of a detached hold. Does
@@ -418,33 +305,10 @@ impl Member {
             (Some(claim), _) if is_end => State::Ended(claim),
             (Some(claim), _) => State::Idle(claim),
         };
-        let counted = self.countable_until().map(|until| Denial { until, had_vote: self.has_vote });
-        match reply {
-            Reply::Granted { at, until } => {
-                self.held_until = Some(until);
-                self.granted_at.get_or_insert(at);
-            }
-            Reply::Renewed { sent, until } | Reply::Resumed { sent, until, .. } => {
-                (self.is_detached, self.detached_until) = (false, None);
-                (self.held_until, self.renewed_in_round) = (Some(until), true);
-                if self.granted_at.is_some() {
-                    self.confirmed_request_sent = Some(sent.instant());
-                } else {
-                    // The reply arrived after the granted time, when the member had no vote any
-                    // more. The member is a newcomer.
-                    self.granted_at = Some(Instant::now());
-                }
-            }
-            Reply::Busy(_) | Reply::Lost | Reply::Released(_) => self.clear_hold(),
-            Reply::Detached { sent } => {
-                self.is_detached = true;
-                self.confirmed_request_sent = self.granted_at.and(Some(sent.instant()));
-            }
-            Reply::Unknown(_) => {}
+        if let Reply::Renewed { .. } | Reply::Resumed { .. } = reply {
+            self.detached_until = None;
         }
-        if self.countable_until().is_none() {
-            self.denial = counted.or(self.denial.take());
-        }
+        self.hold.record(&reply);
         Poll::Ready(reply)
     }
 
@@ -466,7 +330,7 @@ impl Member {
             // Without a reply so far, the next `round` or `changed` polls for it with a real waker.
             let _ = self.poll_reply(&mut Context::from_waker(Waker::noop()));
         }
-        self.renewed_in_round = false;
+        self.hold.begin_round();
     }
 
     /// Returns when another attempt may have a new result, which is after a hint of the member or a
@@ -514,10 +378,10 @@ mod tests {
         stores::memory::MemoryBackend,
     };
 
-    fn member(index: usize, id: ClaimId) -> Member {
+    fn member(index: usize, id: ClaimId) -> MemberClaims {
         let name = LockName::new("x").expect("legal");
         let request = Request::new(name, Kind::Mutex, Duration::from_secs(30)).id(id);
-        Member::new(index, Arc::new(MemoryBackend::new()), request, TaskTracker::new())
+        MemberClaims::new(index, Arc::new(MemoryBackend::new()), request, TaskTracker::new())
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
     let grant = |(request, token): (Request, i64)| {
         let grant = Grant { token: token_of(token), valid_for: request.ttl };
         let claim = PostgresClaim::new(Arc::clone(client), request);
-        claim.late.note(late.remaining());
+        claim.late.note_lost_reply(late.remaining());
         (Box::new(claim) as Box<dyn Claim>, grant)
     };
     Ok(AttemptAll::Granted(requests.into_iter().zip(tokens).map(grant).collect()))

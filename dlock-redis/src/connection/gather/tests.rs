@@ -120,7 +120,7 @@ fn a_deferred_write_wakes_its_task_and_takes_the_later_commands_along() {
 #[test]
 fn a_write_of_many_bytes_is_not_deferred() {
     let mut fixture = Fixture::new(64);
-    assert!(is_written(&fixture.write(&[b'a'; FULL]), FULL));
+    assert!(is_written(&fixture.write(&[b'a'; LARGE_WRITE]), LARGE_WRITE));
     assert_eq!(fixture.wake_ups(), 0);
 }
 

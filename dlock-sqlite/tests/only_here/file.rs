@@ -145,6 +145,25 @@ async fn a_linked_file_beside_the_store_is_refused_and_not_touched() {
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "another user's data");
 }
 
+/// SQLite finds the log and the shared index by name, so a new file would share those of the deleted
+/// one with the processes that still use it.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_new_file_is_refused_while_side_files_of_a_deleted_one_exist() {
+    let place = Place::new();
+    let client = place.client().await;
+    let guard = client.mutex("x").lock().await.unwrap();
+    std::fs::remove_file(place.path()).unwrap();
+    for side in ["-wal", "-shm"] {
+        let text = refusal(&place.path()).await;
+        assert!(text.contains(&format!("locks.db{side}` is of another file")), "{text}");
+        assert!(text.contains("delete the file with its `-wal` and `-shm`"), "{text}");
+        std::fs::remove_file(format!("{}{side}", place.path().display())).unwrap();
+    }
+    assert!(place.client().await.mutex("x").try_lock().await.unwrap().is_some());
+    drop(guard);
+}
+
 #[tokio::test]
 async fn a_deleted_file_loses_the_hold_and_tokens_still_grow() {
     let place = Place::new();

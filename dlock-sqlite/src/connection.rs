@@ -9,13 +9,13 @@ use dlock_core::Result;
 use sqlx::SqliteConnection;
 use tokio::{
     sync::{Mutex, MutexGuard},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
     error::{self, STORE},
     files,
-    gate::{GateLock, Pass},
+    gate::GateLock,
     host::clock,
 };
 use schema::StoreFile;
@@ -107,14 +107,7 @@ impl Connection {
             }
             Access::Write => {
                 if gate_lock.is_none() {
-                    gate_lock = match self.store.gate.pass(deadline).await {
-                        Ok(Pass::Locked(lock)) => Some(lock),
-                        Ok(Pass::Ungated) => None,
-                        Err(error) => {
-                            *idle = Some(open);
-                            return Err(error);
-                        }
-                    };
+                    gate_lock = self.store.gate.pass(deadline).await;
                 }
                 "BEGIN IMMEDIATE"
             }
@@ -127,8 +120,8 @@ impl Connection {
                 *idle = Some(open);
                 return Err(error::busy(path));
             }
-            if gate_lock.is_none() && self.store.gate.exists() {
-                sleep(UNGATED_RETRY_PAUSE).await;
+            if gate_lock.is_none() {
+                gate_lock = self.store.gate.pause(UNGATED_RETRY_PAUSE).await;
             }
         }
         // Checked again, because no other client can write from now on. If the path now leads to

@@ -17,7 +17,7 @@ use crate::{
     bell::{self, BellDir, Liveness},
     connection::LOCK_TIMEOUT,
     error, files,
-    gate::{Gate, GateLock, Pass},
+    gate::{Gate, GateLock},
     host,
     host::clock,
 };
@@ -67,10 +67,7 @@ pub(crate) async fn open(
         Ok(None) | Err(Error::Unavailable { .. }) => {}
         Err(error) => return Err(error),
     }
-    let gate_lock = match store.gate.pass(deadline).await? {
-        Pass::Locked(lock) => Some(lock),
-        Pass::Ungated => None,
-    };
+    let gate_lock = store.gate.pass(deadline).await;
     let deadline = deadline.min(Instant::now() + LOCK_TIMEOUT);
     loop {
         match try_open(store, Changes::Allowed).await {
@@ -168,7 +165,8 @@ async fn check_dead(store: &StoreFile, conn: &mut SqliteConnection) -> Result<()
         return Err(files::refusal(
             &store.path,
             "is in use by processes that see another boot of this host, or another clock, than this one, as containers \
-             may: let all see the same `/proc/sys/kernel/random/boot_id` and time namespace, or give each its own store",
+             may: let all see the same `/proc/sys/kernel/random/boot_id` and time namespace, or give each its own \
+             store; if it is a restored copy, stop all of them once",
         ));
     }
     let claims: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(include_str!("../sql/attached.sql"))

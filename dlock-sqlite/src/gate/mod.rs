@@ -13,80 +13,139 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dlock_core::Result;
+use parking_lot::Mutex;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 
-use crate::{bell::BellDir, error, files};
+use crate::{bell::BellDir, files};
 
 /// Time without a change of the file after which waiting processes pass the gate without its lock.
 /// A transaction takes a millisecond, but the process that has the lock may be suspended, or the
 /// disk may stall.
 const STALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// The gate of one store.
-#[derive(Clone, Debug)]
+/// Time before the deadline of a call at which it passes the gate without the lock, although other
+/// processes write. They may do so without the gate's lock, behind a process that is suspended. It
+/// is enough for some attempts to get SQLite's own lock. At most half of the time of the call.
+const UNGATED_TIME: Duration = Duration::from_secs(2);
+
+/// The gate of one store, as one client uses it.
 pub(crate) struct Gate {
     dir: Option<Arc<BellDir>>,
     path: PathBuf,
+    wait: Arc<Mutex<Option<SharedWait>>>,
 }
 
-/// The result of passing the gate.
-pub(crate) enum Pass {
-    /// The gate's lock.
+/// The client's wait for the gate's lock, on a thread that may block. It cannot be cancelled, so
+/// later calls join it. Otherwise a gate that stays closed would cost a thread for each call.
+struct SharedWait {
+    /// Sends the lock to the call that joined last. If that call has ended, the lock is released.
+    caller: oneshot::Sender<GateLock>,
+    /// Whether calls pass the gate without the lock until this wait ends.
+    is_stalled: bool,
+}
+
+/// The reply to a request for the gate's lock.
+enum Reply {
     Locked(GateLock),
-    /// No lock. The store has no gate, or the process that has the gate's lock does not write.
-    /// SQLite's lock alone decides.
-    Ungated,
+    /// Another process has the lock. The receiver gets it later, and an error if the kernel refuses
+    /// the wait.
+    Waiting {
+        lock: oneshot::Receiver<GateLock>,
+        is_stalled: bool,
+    },
+    /// The store has no gate, or the kernel refuses to lock it.
+    Refused,
 }
 
 impl Gate {
     pub(crate) fn new(dir: Option<Arc<BellDir>>, path: &Path) -> Self {
-        Self { dir, path: path.to_owned() }
+        Self { dir, path: path.to_owned(), wait: Arc::default() }
     }
 
-    /// Waits for the gate's lock.
+    /// Waits for the gate's lock. Returns `None` if the store has no gate, if the processes at the
+    /// gate do not write, or if the wait has taken most of the time until `deadline`. SQLite's lock
+    /// alone decides then.
     ///
-    /// # Errors
-    /// [`is_busy`](error::is_busy) if other clients kept writing and this one did not get the lock
-    /// before `deadline`.
+    /// Calls of one client must not overlap.
     ///
     /// # Cancel safety
     /// Safe. A lock that is acquired after the future was dropped is released at once.
-    pub(crate) async fn pass(&self, deadline: Instant) -> Result<Pass> {
-        let Some(handle) = self.dir.as_ref().and_then(|dir| dir.reopen().ok()) else {
-            return Ok(Pass::Ungated);
+    pub(crate) async fn pass(&self, deadline: Instant) -> Option<GateLock> {
+        let mut lock = match self.request() {
+            Reply::Locked(lock) => return Some(lock),
+            Reply::Waiting { lock, is_stalled: false } => lock,
+            Reply::Waiting { is_stalled: true, .. } | Reply::Refused => return None,
         };
-        let handle = match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
-            Ok(lock) => return Ok(Pass::Locked(lock)),
-            Err((Errno::WOULDBLOCK, handle)) => handle,
-            Err(_) => return Ok(Pass::Ungated),
-        };
-        let mut waiting = wait_for_lock(handle);
-        let mut last_write = self.last_write();
+        let (start, mut last_write) = (Instant::now(), self.last_write());
+        let time_left = deadline.saturating_duration_since(start);
+        let give_up_at = start + (time_left - UNGATED_TIME.min(time_left / 2));
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match timeout(left.min(STALL_LIMIT), &mut waiting).await {
-                Ok(Ok(Some(lock))) => return Ok(Pass::Locked(lock)),
-                Ok(_) => return Ok(Pass::Ungated),
-                Err(_) if left <= STALL_LIMIT => return Err(error::busy(&self.path)),
-                Err(_) => {
-                    let current = self.last_write();
-                    if current == last_write {
-                        return Ok(Pass::Ungated);
-                    }
-                    last_write = current;
+            let left = give_up_at.saturating_duration_since(Instant::now());
+            if let Ok(result) = timeout(left.min(STALL_LIMIT), &mut lock).await {
+                return result.ok();
+            }
+            let current = self.last_write();
+            if current == last_write || left <= STALL_LIMIT {
+                // Later calls need not find out again. A shorter wait shows nothing.
+                if start.elapsed() >= STALL_LIMIT
+                    && let Some(wait) = &mut *self.wait.lock()
+                {
+                    wait.is_stalled = true;
                 }
+                return None;
+            }
+            last_write = current;
+        }
+    }
+
+    /// Pauses for `pause` between two attempts without the gate's lock. Ends earlier if the lock
+    /// can be acquired, and returns it. Does not pause if the store has no gate.
+    ///
+    /// # Cancel safety
+    /// As [`pass`](Self::pass).
+    pub(crate) async fn pause(&self, pause: Duration) -> Option<GateLock> {
+        self.dir.as_ref()?;
+        match self.request() {
+            Reply::Locked(lock) => Some(lock),
+            Reply::Waiting { lock, .. } => timeout(pause, lock).await.ok()?.ok(),
+            Reply::Refused => {
+                sleep(pause).await;
+                None
             }
         }
     }
 
-    /// Returns whether the store has a gate.
-    pub(crate) fn exists(&self) -> bool {
-        self.dir.is_some()
+    /// Acquires the lock, or joins or begins the client's wait for it.
+    fn request(&self) -> Reply {
+        let Some(handle) = self.dir.as_ref().and_then(|dir| dir.reopen().ok()) else {
+            return Reply::Refused;
+        };
+        match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(lock) => Reply::Locked(lock),
+            Err((Errno::WOULDBLOCK, handle)) => self.join(handle),
+            Err(_) => Reply::Refused,
+        }
+    }
+
+    fn join(&self, handle: OwnedFd) -> Reply {
+        let (caller, lock) = oneshot::channel();
+        let mut wait = self.wait.lock();
+        if let Some(wait) = &mut *wait {
+            wait.caller = caller;
+            return Reply::Waiting { lock, is_stalled: wait.is_stalled };
+        }
+        *wait = Some(SharedWait { caller, is_stalled: false });
+        // The end of the wait needs this mutex.
+        drop(wait);
+        wait_for_lock(handle, WaitEnd(Some(Arc::clone(&self.wait))));
+        Reply::Waiting { lock, is_stalled: false }
     }
 
     /// Returns the time of the last write to SQLite's log, and the log's size. They differ after
@@ -97,14 +156,34 @@ impl Gate {
     }
 }
 
-/// Waits for the gate's lock on a thread that may block. The wait cannot be cancelled. If its
-/// result is dropped, the lock is acquired later and released at once.
+/// Waits for the gate's lock on a thread that may block, and then ends the shared wait.
 #[expect(
     clippy::disallowed_methods,
     reason = "the kernel's queue has no asynchronous form, and a wait may be abandoned in it"
 )]
-fn wait_for_lock(handle: OwnedFd) -> tokio::task::JoinHandle<Option<GateLock>> {
-    tokio::task::spawn_blocking(|| GateLock::acquire(handle, FlockOperation::LockExclusive).ok())
+fn wait_for_lock(handle: OwnedFd, mut end: WaitEnd) {
+    tokio::task::spawn_blocking(move || {
+        let lock = GateLock::acquire(handle, FlockOperation::LockExclusive);
+        if let (Ok(lock), Some(wait)) = (lock, end.take()) {
+            wait.caller.send(lock).ok();
+        }
+    });
+}
+
+/// Ends the shared wait when it is dropped, also by a runtime that ends before the thread starts.
+struct WaitEnd(Option<Arc<Mutex<Option<SharedWait>>>>);
+
+impl WaitEnd {
+    /// Ends the wait once. The next call then begins another one.
+    fn take(&mut self) -> Option<SharedWait> {
+        self.0.take()?.lock().take()
+    }
+}
+
+impl Drop for WaitEnd {
+    fn drop(&mut self) {
+        self.take();
+    }
 }
 
 /// The gate's lock. Released when it is dropped.

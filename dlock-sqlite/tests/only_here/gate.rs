@@ -1,14 +1,15 @@
 //! Tests of the gate, the queue of writers, and of a writer that is suspended there.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use rustix::fs::{FlockOperation, flock};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Place, SOON, run};
 
@@ -44,6 +45,60 @@ async fn the_next_writer_passes_the_gate_when_a_writer_has_finished() {
     drop(gate);
     waiter.await.unwrap().release().await.unwrap();
     println!("through the gate after {:?}", opened.elapsed());
+}
+
+/// Returns the number of handles that this process has of a folder. Each thread that waits at the
+/// gate has one.
+fn handle_count(folder: &Path) -> usize {
+    let handles = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    handles.filter(|handle| fs::read_link(handle.path()).is_ok_and(|target| target == folder)).count()
+}
+
+#[tokio::test]
+async fn calls_behind_a_closed_gate_share_one_wait() {
+    let place = Place::new();
+    let client = place.client().await;
+    let folder = place.path().with_file_name("locks.db-bells").canonicalize().unwrap();
+    let gate = File::open(&folder).unwrap();
+    let before = handle_count(&folder);
+    flock(&gate, FlockOperation::LockExclusive).unwrap();
+    for _ in 0..4 {
+        let round = async { client.mutex("x").lock().await.unwrap().release().await.unwrap() };
+        timeout(SOON, round).await.expect("the client waits for a gate that stays closed");
+    }
+    let waits = handle_count(&folder) - before;
+    assert!(waits <= 1, "{waits} waits are left from 8 calls of one client");
+    flock(&gate, FlockOperation::Unlock).unwrap();
+    let ended = async {
+        while handle_count(&folder) > before {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, ended).await.expect("a wait continues although the gate is open");
+    flock(&gate, FlockOperation::NonBlockingLockExclusive).expect("a client without a call has the lock");
+}
+
+#[tokio::test]
+async fn a_writer_passes_a_closed_gate_although_others_write_without_its_lock() {
+    let place = Place::new();
+    let client = place.client().await;
+    let gate = File::open(format!("{}-bells", place.path().display())).unwrap();
+    flock(&gate, FlockOperation::LockExclusive).unwrap();
+    let mutex = client.mutex("x");
+    let mut attempt = Box::pin(mutex.try_lock().into_future());
+    let mut other = place.raw().await;
+    let granted = async {
+        loop {
+            tokio::select! {
+                result = &mut attempt => break result,
+                () = sleep(Duration::from_millis(100)) => {}
+            }
+            run(&mut other, "UPDATE dlock_store SET last = last + 1").await;
+        }
+    };
+    let granted = timeout(SOON, granted).await.expect("the call did not end");
+    let guard = granted.expect("the writes of others starve the client").expect("free");
+    guard.release().await.unwrap();
 }
 
 /// A process that is suspended while it has the file locked.
@@ -85,7 +140,7 @@ async fn the_stopped_process() {
     let mut raw = SqliteConnectOptions::new().filename(path).connect().await.unwrap();
     run(&mut raw, "BEGIN IMMEDIATE").await;
     println!("\nlocked");
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    sleep(Duration::from_secs(600)).await;
 }
 
 #[tokio::test]

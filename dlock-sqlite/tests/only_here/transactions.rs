@@ -55,6 +55,30 @@ async fn another_boot_is_refused_while_a_client_lives() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
+async fn a_restored_copy_of_an_earlier_boot_is_refused_until_one_client_is_left() {
+    let [place, source] = [Place::new(), Place::new()];
+    let [client, other] = [place.client().await, place.client().await];
+    drop(source.client().await);
+    set_another_boot(&source).await;
+    run(&mut source.raw().await, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+    for side in ["-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{side}", place.path().display())).unwrap();
+    }
+    std::fs::rename(source.path(), place.path()).unwrap();
+    let mutex = client.mutex("x");
+    let error = mutex.try_lock().await.expect_err("the other client is alive");
+    assert!(error.to_string().contains("if it is a restored copy, stop all of them once"), "{error}");
+    drop(other);
+    let accepted = async {
+        while mutex.try_lock().await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, accepted).await.expect("the only client is refused");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
 async fn claims_end_on_a_clock_that_cannot_be_set() {
     use rustix::time::{ClockId, clock_gettime};
     let place = Place::new();

@@ -44,7 +44,7 @@ impl PostgresBackend {
         let connection = Arc::new(Connection::open(&config).await?);
         Ok(match config.mode {
             Mode::Queue => Self::new(QueueBackend::new(&config, connection)?),
-            Mode::Session(names) => Self::new(AdvisoryBackend::open(&config, names, connection).await?),
+            Mode::Session(key_rule) => Self::new(AdvisoryBackend::open(&config, key_rule, connection).await?),
         })
     }
 

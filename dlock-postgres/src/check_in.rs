@@ -11,7 +11,7 @@ use dlock_core::{
     driver::{HeldClaim, held_claims},
 };
 
-use crate::{connection::Place, error::STORE, keys, sql};
+use crate::{connection::QueueLocation, error::STORE, keys, sql};
 
 /// Verifies a hold inside a transaction of the user, on the database that has the lock.
 ///
@@ -80,7 +80,7 @@ pub trait CheckIn<T> {
 /// The verification of one claim.
 struct Check<'g> {
     claim: HeldClaim<'g>,
-    place: &'g Place,
+    location: &'g QueueLocation,
     token: i64,
 }
 
@@ -102,7 +102,7 @@ fn checks(guard: &Guard) -> Result<Vec<Check<'_>>> {
 
 impl<'g> Check<'g> {
     fn new(claim: HeldClaim<'g>) -> Result<Self> {
-        let Some(place) = claim.driver_data::<Arc<Place>>() else {
+        let Some(location) = claim.driver_data::<Arc<QueueLocation>>() else {
             let what = format!(
                 "check in lock `{}` inside a transaction of PostgreSQL, where it has no row",
                 claim.name()
@@ -111,11 +111,11 @@ impl<'g> Check<'g> {
         };
         let token = claim.token().and_then(|token| i64::try_from(token).ok());
         let token = token.ok_or_else(|| STORE.unexpected_reply("an attempt"))?;
-        Ok(Self { claim, place, token })
+        Ok(Self { claim, location, token })
     }
 
     fn statement(&self) -> String {
-        sql::check_in(self.place.schema())
+        sql::check_in(self.location.schema())
     }
 
     fn name(&self) -> &'g [u8] {
@@ -134,7 +134,7 @@ impl<'g> Check<'g> {
         }
         let name = self.claim.name();
         let unsupported = |what| Err(Error::Unsupported { store: STORE.store(), what });
-        if !reply.store.as_deref().is_some_and(|id| self.place.has_id(id)) {
+        if !reply.store.as_deref().is_some_and(|id| self.location.has_id(id)) {
             return unsupported(format!(
                 "check in lock `{name}`, because the transaction is on another database; begin it on that of the \
                 lock's URL"

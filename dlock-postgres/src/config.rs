@@ -41,12 +41,12 @@ pub(crate) enum Mode {
     Queue,
     /// As session-level advisory locks, each owned by a session. They exclude programs that call
     /// `pg_advisory_lock` with the same key.
-    Session(Names),
+    Session(KeyRule),
 }
 
 /// The rule by which a lock's name becomes the key of an advisory lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Names {
+pub(crate) enum KeyRule {
     /// `PostgresAdvisoryLockKey` of the .NET library `DistributedLock`, which hashes names that are no
     /// keys.
     Dotnet,
@@ -63,13 +63,13 @@ pub(crate) enum Names {
 }
 
 /// The values of `names`. The first is the default.
-const NAMES: &[(&str, Names)] = &[
-    ("dotnet", Names::Dotnet),
-    ("ruby", Names::Ruby),
-    ("sqlx", Names::Sqlx),
-    ("pglock", Names::Pglock),
-    ("hashtext", Names::Hashtext),
-    ("number", Names::Number),
+const KEY_RULES: &[(&str, KeyRule)] = &[
+    ("dotnet", KeyRule::Dotnet),
+    ("ruby", KeyRule::Ruby),
+    ("sqlx", KeyRule::Sqlx),
+    ("pglock", KeyRule::Pglock),
+    ("hashtext", KeyRule::Hashtext),
+    ("number", KeyRule::Number),
 ];
 
 const ON_OR_OFF: &[(&str, bool)] = &[("on", true), ("off", false)];
@@ -140,8 +140,8 @@ impl PostgresConfig {
         if url.param("passfile").is_some() && !login.lacks_password() {
             return Err(url.invalid("has a `passfile`, which is for a user without a password"));
         }
-        let names = url.choice("names", NAMES)?;
-        let mode = url.choice("mode", &[("queue", Mode::Queue), ("session", Mode::Session(names))])?;
+        let key_rule = url.choice("names", KEY_RULES)?;
+        let mode = url.choice("mode", &[("queue", Mode::Queue), ("session", Mode::Session(key_rule))])?;
         let foreign_params: &[_] =
             if mode == Mode::Queue { &["names"] } else { &["notify", "connections", "prepare"] };
         if let Some(foreign) = foreign_params.iter().find(|key| url.param(key).is_some()) {
@@ -196,9 +196,10 @@ impl PostgresConfig {
         match self.mode {
             Mode::Queue => format!("{database}[{}]", self.schema),
             // A name is another lock by another rule.
-            Mode::Session(names) => {
-                let names = NAMES.iter().find(|(_, known)| *known == names).map_or("", |(name, _)| name);
-                format!("{database}[pg_advisory_lock, {names}]")
+            Mode::Session(key_rule) => {
+                let rule =
+                    KEY_RULES.iter().find(|(_, known)| *known == key_rule).map_or("", |(name, _)| name);
+                format!("{database}[pg_advisory_lock, {rule}]")
             }
         }
     }

@@ -5,7 +5,7 @@
 //! wait for a locked queue.
 
 mod dial;
-mod place;
+mod location;
 mod probe;
 mod tls;
 
@@ -15,7 +15,10 @@ use dlock_core::{
     Result,
     driver::{CallCounter, Lanes, LateExecution, Link, OpenLane, Retries},
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 use tokio_postgres::{Row, SimpleQueryRow};
 
 use crate::{
@@ -24,8 +27,9 @@ use crate::{
     session::{Outcome, Session},
     sql::{self, CLOCK, Function, Param, column},
 };
-pub(crate) use dial::{Dial, Messages, Opened, drive, first_row, rows, word};
-pub(crate) use place::Place;
+use dial::LaneDial;
+pub(crate) use dial::{Dial, Messages, Opened, ServerId, drive, first_row, rows, text_column};
+pub(crate) use location::QueueLocation;
 pub(crate) use probe::listen;
 
 /// The server's reply to a call.
@@ -70,24 +74,28 @@ pub(crate) enum Priority {
 /// The shared sessions of one client.
 pub(crate) struct Connection {
     /// The first lanes are reserved, the very first for renewals.
-    lanes: Lanes<Dial>,
+    lanes: Lanes<LaneDial>,
+    /// Server of the lane that was opened last. `None` before the first one.
+    newest_server: Arc<watch::Sender<Option<ServerId>>>,
     /// Maximum number of lanes that a call avoids: all but one.
     reserved: usize,
-    place: Arc<Place>,
+    location: Arc<QueueLocation>,
     timeout: Duration,
 }
 
 impl Connection {
     /// Connects, and creates the schema if it does not exist.
     pub(crate) async fn open(config: &PostgresConfig) -> Result<Self> {
+        let newest_server = Arc::new(watch::Sender::new(None));
         let lanes = (0..config.connections).map(|_| {
-            let link = Link::new(STORE, config.timeout, Dial::new(config.clone())?);
-            Ok((link, CallCounter::default()))
+            let dial = LaneDial::new(Dial::new(config.clone())?, Arc::clone(&newest_server));
+            Ok((Link::new(STORE, config.timeout, dial), CallCounter::default()))
         });
         let connection = Self {
             lanes: Lanes::new(STORE, lanes.collect::<Result<Vec<_>>>()?),
+            newest_server,
             reserved: config.connections - 1,
-            place: Arc::new(Place::new(&config.schema)),
+            location: Arc::new(QueueLocation::new(&config.schema)),
             timeout: config.timeout,
         };
         connection.create_schema().await?;
@@ -100,8 +108,14 @@ impl Connection {
     }
 
     /// Returns the location of the queue.
-    pub(crate) fn place(&self) -> &Arc<Place> {
-        &self.place
+    pub(crate) fn location(&self) -> &Arc<QueueLocation> {
+        &self.location
+    }
+
+    /// Returns a receiver of the server of the lane that was opened last. Another value means that
+    /// calls have moved to another server.
+    pub(crate) fn newest_server(&self) -> watch::Receiver<Option<ServerId>> {
+        self.newest_server.subscribe()
     }
 
     /// Executes a call. Creates the schema again if it is missing, because the server has lost its
@@ -125,17 +139,20 @@ impl Connection {
         self.on_a_session(limit, |session| async move { session.rows(query).await }).await
     }
 
-    /// Sends a notification from one of the lanes. Returns the process id of its session.
-    pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<String> {
+    /// Sends a notification from a lane to this server. Returns the process id of its session.
+    /// Gives up the lanes to other servers that it finds, because `server` was chosen after them.
+    pub(crate) async fn notify(&self, channel: &str, payload: &str, server: ServerId) -> Result<String> {
         // Both texts consist of letters, digits and `_`.
         let query = format!(
             "SELECT pg_catalog.pg_notify('{channel}', '{payload}'), pg_catalog.pg_backend_pid() AS pid"
         );
         let query = &query;
         let row = self
-            .on_a_session(self.long_timeout(), |session| async move { session.first_row(query).await })
+            .on_a_session_of(Some(server), self.long_timeout(), |session| async move {
+                session.first_row(query).await
+            })
             .await?;
-        Ok(word(&row, "pid").to_owned())
+        Ok(text_column(&row, "pid").to_owned())
     }
 
     /// Returns the time since 1970 on the server's clock.
@@ -143,18 +160,19 @@ impl Connection {
         let row = self
             .on_a_session(self.long_timeout(), |session| async move { session.first_row(CLOCK).await })
             .await?;
-        let micros =
-            word(&row, "clock").parse().map_err(|_| STORE.unexpected_reply("a request for the time"))?;
+        let micros = text_column(&row, "clock")
+            .parse()
+            .map_err(|_| STORE.unexpected_reply("a request for the time"))?;
         Ok(Duration::from_micros(micros))
     }
 
     /// Creates the tables and functions if they do not exist.
     pub(crate) async fn create_schema(&self) -> Result<()> {
-        let schema = self.place.schema();
+        let schema = self.location.schema();
         let (exists, create) = (&sql::exists(schema), &sql::create(schema));
         let identity = &sql::identity(schema);
         let row = self.on_a_session(self.long_timeout(), |session| async move {
-            if word(&session.first_row(exists).await?, "is_complete") != "true" {
+            if text_column(&session.first_row(exists).await?, "is_complete") != "true" {
                 match session.execute_all(create).await {
                     Err(error) if error::was_conflict(&error) => session.execute_all(create).await?,
                     result => result?,
@@ -162,7 +180,7 @@ impl Connection {
             }
             session.first_row(identity).await
         });
-        self.place.set_id(word(&row.await?, "id"));
+        self.location.set_id(text_column(&row.await?, "id"));
         Ok(())
     }
 
@@ -176,12 +194,36 @@ impl Connection {
     where
         F: Future<Output = Result<T>>,
     {
+        self.on_a_session_of(None, timeout, requests).await
+    }
+
+    /// As [`on_a_session`](Self::on_a_session), on a session of this server if there is one. Gives
+    /// up each lane to another server at most once.
+    async fn on_a_session_of<T, F>(
+        &self,
+        server: Option<ServerId>,
+        timeout: Duration,
+        requests: impl Fn(Arc<Session>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
         let deadline = Instant::now() + timeout;
+        let lanes = self.reserved + 1;
+        let mut given_up = 0;
         let (mut retries, mut unopened) = (Retries::until(deadline), 0);
         loop {
             let reserved = self.reserved(Priority::Urgent);
             let opened = self.lanes.open_least_busy(reserved, true, deadline, timeout, &mut unopened).await?;
             let Some(OpenLane { lane, live, counted: _counted }) = opened else { continue };
+            if server.is_some_and(|server| server != live.connection.server()) {
+                let error = lane.give_up(&live, STORE.unavailable("the session is on another server"));
+                given_up += 1;
+                if given_up > lanes {
+                    return Err(error);
+                }
+                continue;
+            }
             let sent = Instant::now();
             let error = match timeout_at(deadline, requests(Arc::clone(&live.connection))).await {
                 Ok(Ok(result)) => {

@@ -23,6 +23,9 @@ enum Meaning {
     StaleSession,
     /// The server has no room on its disk or in its memory.
     Full,
+    /// The server's queue of notifications is full. The transaction may be repeated at once,
+    /// because the functions of the schema then send no notification.
+    FullNotifications,
     ReadOnly,
     MissingRights,
     WrongLogin,
@@ -47,7 +50,7 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("42P05", Meaning::StaleSession), // duplicate_prepared_statement
     ("0A000", Meaning::StaleSession), // cached plan must not change result type
     ("53", Meaning::Full),           // disk_full, out_of_memory
-    ("54000", Meaning::Full),        // program_limit_exceeded: the queue of notifications
+    ("54000", Meaning::FullNotifications), // program_limit_exceeded, at a commit with notifications
     ("25006", Meaning::ReadOnly),
     ("25001", Meaning::WrongIsolation), // Raised by `lock_bucket_2`.
     ("42501", Meaning::MissingRights),
@@ -87,6 +90,11 @@ impl Meaning {
                     .into(),
             ),
             Self::Full => Verdict::Unwritable("the server's disk or memory is full".into()),
+            Self::FullNotifications => Verdict::Unwritable(
+                "the server's queue of notifications is full, because a session that listens has a long transaction: \
+                end that transaction"
+                    .into(),
+            ),
             Self::ReadOnly => Verdict::Unwritable(READ_ONLY.into()),
             Self::MissingRights => Verdict::Permanent(RIGHTS.into()),
             Self::WrongLogin => Verdict::Permanent(
@@ -106,8 +114,8 @@ impl Meaning {
     }
 }
 
-const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, or an administrator \
-    runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
+const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, and to update the \
+    functions it must own the schema, or an administrator runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
 
 pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or `default_transaction_read_only` is set; name the primary in the URL";
 
@@ -123,7 +131,8 @@ pub(crate) const ISOLATION: &str = "the default isolation level is not READ COMM
 pub(crate) const TOO_OLD: &str = "the server is older than PostgreSQL 14: upgrade it";
 
 /// Reason for waiters that poll although notifications are turned on.
-pub(crate) const DEAF: &str = "notifications do not arrive, probably because of a connection pooler";
+pub(crate) const NO_NOTIFICATIONS: &str =
+    "notifications do not arrive, probably because of a connection pooler";
 
 /// Reason for a refused connection whose session other clients use too.
 pub(crate) const SHARED_SESSIONS: &str = "the connection has no session of its own, as behind a connection pooler that \
@@ -203,9 +212,10 @@ pub(crate) fn refused_option(error: &Error) -> bool {
         .is_some_and(|error| error.code().is_some_and(|code| code.code() == PROTOCOL_VIOLATION))
 }
 
-/// Returns whether the transaction conflicted with another one and may be repeated at once.
+/// Returns whether the transaction conflicted with another one, or has found the queue of
+/// notifications full, and may be repeated at once.
 pub(crate) fn is_conflict(error: &tokio_postgres::Error) -> bool {
-    Meaning::of(error) == Some(Meaning::Conflict)
+    matches!(Meaning::of(error), Some(Meaning::Conflict | Meaning::FullNotifications))
 }
 
 /// As [`is_conflict`], for an error that [`explain`] converted.

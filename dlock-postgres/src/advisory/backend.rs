@@ -10,7 +10,7 @@ use dlock_core::{
 
 use super::{claim::AdvisoryClaim, client::AdvisoryClient};
 use crate::{
-    config::{Names, PostgresConfig},
+    config::{KeyRule, PostgresConfig},
     connection::Connection,
     error::STORE,
 };
@@ -36,10 +36,10 @@ impl AdvisoryBackend {
     /// connection pooler that shares sessions.
     pub(crate) async fn open(
         config: &PostgresConfig,
-        names: Names,
+        key_rule: KeyRule,
         connection: Arc<Connection>,
     ) -> Result<Self> {
-        let client = AdvisoryClient::open(config, names, connection).await?;
+        let client = AdvisoryClient::open(config, key_rule, connection).await?;
         Ok(Self { client: Arc::new(client), info: info(config) })
     }
 }

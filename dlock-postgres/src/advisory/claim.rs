@@ -18,7 +18,7 @@ use super::{
     session::{AdvisorySession, PendingStatement},
 };
 use crate::{
-    connection::word,
+    connection::text_column,
     error::{self, STORE},
     keys,
     sql::{self, advisory},
@@ -88,7 +88,7 @@ impl AdvisoryClaim {
     }
 
     fn key(&self) -> Result<Key> {
-        Key::of(&self.request.name, self.client.names)
+        Key::of(&self.request.name, self.client.key_rule)
     }
 
     /// Returns the name of a lock function in the form for the claim's kind.
@@ -110,7 +110,7 @@ impl AdvisoryClaim {
                 ("tag", &session.id.tag),
                 ("function", &self.function(function)),
                 ("key", &self.key()?.arguments()),
-                ("schema", &format!("\"{}\"", self.client.connection.place().schema())),
+                ("schema", &format!("\"{}\"", self.client.connection.location().schema())),
                 ("bucket", &keys::bucket(name).to_string()),
                 ("silence", &milliseconds(silence)),
                 ("who", &application_name(who.text())),
@@ -171,7 +171,7 @@ impl AdvisoryClaim {
             Ok(row) => row,
             Err(error) => return Err(self.clear_after(session, error).await),
         };
-        let Ok(number) = word(&row, "token").parse::<u64>() else {
+        let Ok(number) = text_column(&row, "token").parse::<u64>() else {
             // The statement was executed on another session.
             self.state = State::Idle;
             return Err(STORE.refused(error::SHARED_SESSIONS));
@@ -239,7 +239,7 @@ impl AdvisoryClaim {
             true => Err(session_has_ended()),
         };
         let is_lost = match &reply {
-            Ok(row) => word(row, "is_own") != "true",
+            Ok(row) => text_column(row, "is_own") != "true",
             // A claim without its session has lost the lock, even if the server has not noticed yet.
             Err(error) => session.has_ended() || error::ended_session(error),
         };
@@ -263,7 +263,7 @@ impl AdvisoryClaim {
         );
         let released = timeout(self.client.timeout(), session.statement(statement)).await;
         match released {
-            Ok(Ok(row)) if word(&row, "had_lock") == "true" => {
+            Ok(Ok(row)) if text_column(&row, "had_lock") == "true" => {
                 self.state = State::Idle;
                 self.client.keep_idle(session);
                 Ok(Release::Done)
@@ -316,7 +316,7 @@ impl AdvisoryClaim {
             }
         });
         if let Ok(Ok(row)) = cleared.await
-            && word(&row, "is_own") == "true"
+            && text_column(&row, "is_own") == "true"
         {
             self.state = State::Idle;
             self.client.keep_idle(session);

@@ -6,10 +6,10 @@ use dlock_core::{ClaimId, LockName, Result, driver::WeakMap};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::session::{AdvisorySession, PreparedSession, SessionId};
+use super::session::{AdvisorySession, ConfiguredSession, SessionId};
 use crate::{
-    config::{Names, PostgresConfig},
-    connection::{Connection, Dial, Opened, drive, first_row, listen, word},
+    config::{KeyRule, PostgresConfig},
+    connection::{Connection, Dial, Opened, drive, first_row, listen, text_column},
     error::{self, STORE},
     sql::{self, advisory},
 };
@@ -26,7 +26,7 @@ pub(super) struct AdvisoryClient {
     dial: Dial,
     /// Sessions that own no user's lock.
     pub(super) connection: Arc<Connection>,
-    pub(super) names: Names,
+    pub(super) key_rule: KeyRule,
     /// Names of claims by id, if they are too long for the server's list of sessions.
     pub(super) long_names: WeakMap<String, LockName>,
     idle: Mutex<Vec<Arc<AdvisorySession>>>,
@@ -36,7 +36,7 @@ impl AdvisoryClient {
     /// Opens a session, and checks that no other client uses it. The next claim uses the session.
     pub(super) async fn open(
         config: &PostgresConfig,
-        names: Names,
+        key_rule: KeyRule,
         connection: Arc<Connection>,
     ) -> Result<Self> {
         let dial = Dial::new(config.clone())?;
@@ -53,9 +53,9 @@ impl AdvisoryClient {
         let unlisten = format!("UNLISTEN {channel}; SELECT true");
         let unlistening = drive(messages, first_row(client, &unlisten), |_| {});
         STORE.with_timeout(limit, unlistening).await?;
-        let session = STORE.with_timeout(limit, PreparedSession::new(opened)).await?;
+        let session = STORE.with_timeout(limit, ConfiguredSession::new(opened)).await?;
         let idle = Mutex::new(vec![AdvisorySession::new(session)]);
-        Ok(Self { dial, connection, names, long_names: WeakMap::new(), idle })
+        Ok(Self { dial, connection, key_rule, long_names: WeakMap::new(), idle })
     }
 
     /// Returns the time limit of a call.
@@ -72,8 +72,8 @@ impl AdvisoryClient {
 
     /// Opens a session.
     pub(super) async fn open_session(&self) -> Result<Arc<AdvisorySession>> {
-        let prepared = PreparedSession::new(self.dial.open().await?).await?;
-        Ok(AdvisorySession::new(prepared))
+        let configured = ConfiguredSession::new(self.dial.open().await?).await?;
+        Ok(AdvisorySession::new(configured))
     }
 
     /// Keeps a session that owns no lock for the next claim.
@@ -112,7 +112,7 @@ impl AdvisoryClient {
     async fn sessions(&self, statement: &str, session: &SessionId, limit: Duration) -> Result<u32> {
         let query = sql::fill(statement, &[("pid", &session.pid), ("started", &session.started)]);
         let rows = self.connection.rows(&query, limit).await?;
-        let count = rows.first().and_then(|row| word(row, "sessions").parse().ok());
+        let count = rows.first().and_then(|row| text_column(row, "sessions").parse().ok());
         count.ok_or_else(|| STORE.unexpected_reply("a query about a session"))
     }
 }

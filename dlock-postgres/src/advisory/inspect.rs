@@ -13,8 +13,8 @@ use tokio_postgres::SimpleQueryRow;
 
 use super::{backend::AdvisoryBackend, client::AdvisoryClient, comment::ClaimComment, key::Key};
 use crate::{
-    config::Names,
-    connection::word,
+    config::KeyRule,
+    connection::text_column,
     error::{self, STORE},
     keys,
     sql::{self, advisory},
@@ -35,21 +35,23 @@ impl ListedSession {
     /// Reads a row of `look.sql`.
     fn read(row: &SimpleQueryRow) -> Result<Self> {
         let number = |column: &str| {
-            word(row, column).parse::<u32>().map_err(|_| STORE.unexpected_reply("a query for advisory locks"))
+            text_column(row, column)
+                .parse::<u32>()
+                .map_err(|_| STORE.unexpected_reply("a query for advisory locks"))
         };
         let key = Key::of_columns(number("classid")?, number("objid")?, number("objsubid")?);
-        let span = |column: &str| word(row, column).parse().ok().map(keys::duration);
-        let kind = if word(row, "mode") == "ShareLock" { Kind::Read } else { Kind::Mutex };
-        let comment = ClaimComment::find(word(row, "query"));
-        let is_holder = word(row, "is_granted") == "true";
+        let span = |column: &str| text_column(row, column).parse().ok().map(keys::duration);
+        let kind = if text_column(row, "mode") == "ShareLock" { Kind::Read } else { Kind::Mutex };
+        let comment = ClaimComment::find(text_column(row, "query"));
+        let is_holder = text_column(row, "is_granted") == "true";
         let contender = match &comment {
             Some(ClaimComment { id, kind, ttl, who, .. }) => Contender::new(id, *kind)
                 .who(who)
                 .ttl_left(is_holder.then(|| ttl.saturating_sub(span("idle").unwrap_or_default()))),
             None => {
-                let texts = [word(row, "application_name"), word(row, "client")];
+                let texts = [text_column(row, "application_name"), text_column(row, "client")];
                 let texts = texts.map(str::trim).into_iter().filter(|text| !text.is_empty());
-                let contender = Contender::new(format!("pid {}", word(row, "pid")), kind);
+                let contender = Contender::new(format!("pid {}", text_column(row, "pid")), kind);
                 match texts.collect::<Vec<_>>().join(" ") {
                     who if who.is_empty() => contender,
                     who => contender.who(who),
@@ -63,7 +65,7 @@ impl ListedSession {
 #[async_trait]
 impl Inspect for AdvisoryBackend {
     async fn inspect(&self, name: &LockName) -> Result<Option<LockState>> {
-        let sessions = self.client.look(&Key::of(name, self.client.names)?.condition()).await?;
+        let sessions = self.client.look(&Key::of(name, self.client.key_rule)?.condition()).await?;
         Ok((!sessions.is_empty()).then(|| state(name.clone(), &sessions)))
     }
 
@@ -89,7 +91,7 @@ impl Inspect for AdvisoryBackend {
     /// all its locks. A session of a dlock client owns no other user's lock.
     async fn force_release(&self, name: &LockName) -> Result<bool> {
         let client = &*self.client;
-        let condition = Key::of(name, client.names)?.condition();
+        let condition = Key::of(name, client.key_rule)?.condition();
         let held: Vec<_> = client.holders(&condition).await?;
         if held.is_empty() {
             return Ok(false);
@@ -125,11 +127,11 @@ impl AdvisoryClient {
             Some(name) => LockName::new(name).ok(),
             None => self.long_names.get(&comment.id).map(|name| (*name).clone()),
         };
-        if self.names == Names::Number {
+        if self.key_rule == KeyRule::Number {
             return key.name().and_then(|name| LockName::new(name).ok());
         }
         // Another client may use another rule for its keys.
-        let is_of_key = |name: &LockName| match Key::of(name, self.names) {
+        let is_of_key = |name: &LockName| match Key::of(name, self.key_rule) {
             Ok(Key::Hashtext(_)) => true,
             result => result.is_ok_and(|of_name| of_name == *key),
         };
@@ -145,8 +147,8 @@ impl AdvisoryClient {
     /// Returns the process ids of the sessions that own a lock.
     async fn holders(&self, condition: &str) -> Result<Vec<String>> {
         let rows = self.look_rows(condition).await?;
-        let holders = rows.iter().filter(|row| word(row, "is_granted") == "true");
-        Ok(holders.map(|row| word(row, "pid").to_owned()).collect())
+        let holders = rows.iter().filter(|row| text_column(row, "is_granted") == "true");
+        Ok(holders.map(|row| text_column(row, "pid").to_owned()).collect())
     }
 }
 

@@ -5,7 +5,7 @@ use hkdf::Hkdf;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-use crate::{config::Names, keys::crc32, sql::hex};
+use crate::{config::KeyRule, keys::crc32, sql::hex};
 
 /// The key of an advisory lock. Keys of one number and keys of two numbers are never equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,16 +20,16 @@ impl Key {
     /// Returns the key for a lock's name.
     ///
     /// # Errors
-    /// With [`Names::Number`], for a name that is no key.
-    pub(super) fn of(name: &LockName, names: Names) -> Result<Self> {
+    /// With [`KeyRule::Number`], for a name that is no key.
+    pub(super) fn of(name: &LockName, key_rule: KeyRule) -> Result<Self> {
         let text = name.as_str();
-        Ok(match names {
-            Names::Dotnet => dotnet(text),
-            Names::Ruby => Self::Pair(non_negative(crc32(text.as_bytes())), 0),
-            Names::Sqlx => Self::BigInt(sqlx(text)),
-            Names::Pglock => Self::BigInt(little_endian(&Sha256::digest(text))),
-            Names::Hashtext => Self::Hashtext(text.to_owned()),
-            Names::Number => number(text).ok_or_else(|| Error::InvalidName {
+        Ok(match key_rule {
+            KeyRule::Dotnet => dotnet(text),
+            KeyRule::Ruby => Self::Pair(non_negative(crc32(text.as_bytes())), 0),
+            KeyRule::Sqlx => Self::BigInt(sqlx(text)),
+            KeyRule::Pglock => Self::BigInt(little_endian(&Sha256::digest(text))),
+            KeyRule::Hashtext => Self::Hashtext(text.to_owned()),
+            KeyRule::Number => number(text).ok_or_else(|| Error::InvalidName {
                 name: text.to_owned(),
                 reason: "with `names=number` a name is a key: `42`, or two numbers of 32 bits, `42,7`"
                     .to_owned(),
@@ -66,7 +66,7 @@ impl Key {
         }
     }
 
-    /// Returns the name that this key has with [`Names::Number`].
+    /// Returns the name that this key has with [`KeyRule::Number`].
     pub(super) fn name(&self) -> Option<String> {
         match self {
             Self::BigInt(key) => Some(key.to_string()),
@@ -153,8 +153,8 @@ mod fuzz;
 mod tests {
     use super::*;
 
-    fn key(name: &str, names: Names) -> Key {
-        Key::of(&LockName::new(name).unwrap(), names).unwrap()
+    fn key(name: &str, key_rule: KeyRule) -> Key {
+        Key::of(&LockName::new(name).unwrap(), key_rule).unwrap()
     }
 
     #[test]
@@ -169,16 +169,16 @@ mod tests {
             ("Orders/42!", Key::BigInt(1_909_825_527_885_244_575)),
             (&"漢".repeat(18), Key::BigInt(-5_707_277_204_051_710_361)),
         ] {
-            assert_eq!(key(name, Names::Dotnet), expected, "{name}");
+            assert_eq!(key(name, KeyRule::Dotnet), expected, "{name}");
         }
         assert_eq!(dotnet(""), Key::Pair(i32::MAX, -1), "the empty name, which dlock does not have");
         let hashed = ["\u{e9}", "00000003;ffffffff", "0000000g,ffffffff", "+000000000000001"];
-        assert!(hashed.iter().all(|name| matches!(key(name, Names::Dotnet), Key::BigInt(_))));
+        assert!(hashed.iter().all(|name| matches!(key(name, KeyRule::Dotnet), Key::BigInt(_))));
     }
 
     #[test]
     fn a_key_is_that_of_with_advisory_lock_in_ruby() {
-        assert_eq!(key("orders", Names::Ruby), Key::Pair(1_697_644_014, 0));
+        assert_eq!(key("orders", KeyRule::Ruby), Key::Pair(1_697_644_014, 0));
     }
 
     #[test]
@@ -188,21 +188,21 @@ mod tests {
             ("orders", -8_016_963_209_069_940_494),
         ];
         for (name, expected) in names {
-            assert_eq!(key(name, Names::Sqlx), Key::BigInt(expected));
+            assert_eq!(key(name, KeyRule::Sqlx), Key::BigInt(expected));
         }
     }
 
     #[test]
     fn a_key_is_that_of_pglock_in_django() {
-        assert_eq!(key("orders", Names::Pglock), Key::BigInt(-2_015_129_932_123_204_068));
+        assert_eq!(key("orders", KeyRule::Pglock), Key::BigInt(-2_015_129_932_123_204_068));
     }
 
     #[test]
     fn a_number_is_its_own_key_and_other_names_are_refused() {
-        assert_eq!(key("-42", Names::Number), Key::BigInt(-42));
-        assert_eq!(key("42,-7", Names::Number), Key::Pair(42, -7));
+        assert_eq!(key("-42", KeyRule::Number), Key::BigInt(-42));
+        assert_eq!(key("42,-7", KeyRule::Number), Key::Pair(42, -7));
         for name in ["orders", "+42", "042", "42, 7", "9223372036854775808", "2147483648,0", "1,2,3"] {
-            let refused = Key::of(&LockName::new(name).unwrap(), Names::Number);
+            let refused = Key::of(&LockName::new(name).unwrap(), KeyRule::Number);
             assert!(matches!(refused, Err(Error::InvalidName { .. })), "{name}: {refused:?}");
         }
     }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn no_name_ends_the_quotes_of_an_argument() {
-        let arguments = key("a'); DROP", Names::Hashtext).arguments();
+        let arguments = key("a'); DROP", KeyRule::Hashtext).arguments();
         assert!(arguments.contains("'6127293b2044524f50'"), "{arguments}");
     }
 }

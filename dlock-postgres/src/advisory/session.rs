@@ -14,7 +14,7 @@ use tokio_postgres::{Client, SimpleQueryRow};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    connection::{Opened, drive, first_row, word},
+    connection::{Opened, drive, first_row, text_column},
     error::STORE,
     sql::{self, advisory},
 };
@@ -51,12 +51,12 @@ struct End {
 }
 
 /// A connection whose session has the settings that its locks need. No task reads it yet.
-pub(super) struct PreparedSession {
+pub(super) struct ConfiguredSession {
     opened: Opened,
     id: SessionId,
 }
 
-impl PreparedSession {
+impl ConfiguredSession {
     /// Sets the session up.
     pub(super) async fn new(mut opened: Opened) -> Result<Self> {
         let tag = ClaimId::random().to_string();
@@ -73,8 +73,11 @@ impl PreparedSession {
             open.and(row)
         };
         let row = drive(&mut opened.messages, requests, |_| {}).await?;
-        let id =
-            SessionId { pid: word(&row, "pid").to_owned(), started: word(&row, "started").to_owned(), tag };
+        let id = SessionId {
+            pid: text_column(&row, "pid").to_owned(),
+            started: text_column(&row, "started").to_owned(),
+            tag,
+        };
         if id.pid.is_empty() || id.started.is_empty() {
             return Err(STORE.unexpected_reply("a request for the process id"));
         }
@@ -87,8 +90,8 @@ impl AdvisorySession {
         clippy::disallowed_methods,
         reason = "tokio-postgres needs one task for each connection; it ends when the session is dropped"
     )]
-    pub(super) fn new(prepared: PreparedSession) -> Arc<Self> {
-        let PreparedSession { opened: Opened { client, mut messages, .. }, id } = prepared;
+    pub(super) fn new(configured: ConfiguredSession) -> Arc<Self> {
+        let ConfiguredSession { opened: Opened { client, mut messages, .. }, id } = configured;
         let end = Arc::<End>::default();
         let reported = Arc::clone(&end);
         let task = tokio::spawn(async move {

@@ -8,10 +8,11 @@ use dlock_core::{
 };
 use futures_util::{
     StreamExt as _,
-    future::{Either, select},
+    future::{Either, join, select},
     pin_mut,
     stream::{self, BoxStream},
 };
+use tokio::sync::watch;
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMessage, SimpleQueryRow, Socket,
     config::SslMode,
@@ -23,7 +24,7 @@ use crate::{
     config::PostgresConfig,
     error::{self, STORE},
     session::Session,
-    sql::PREPARE,
+    sql::{DESCRIBE_SESSION, SERVER},
 };
 
 /// Oldest version that the schema is tested for, as in `server_version_num`.
@@ -35,11 +36,17 @@ const READ_COMMITTED: &str = "read committed";
 /// Messages of the server outside of replies. Replies arrive only while this stream is polled.
 pub(crate) type Messages = BoxStream<'static, std::result::Result<AsyncMessage, Error>>;
 
+/// Identity of a running server: its start time in microseconds since 1970. After a failover, the
+/// sessions of a client may be on two servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerId(u64);
+
 /// An open connection that no task drives yet.
 pub(crate) struct Opened {
     pub(crate) client: Client,
     pub(crate) messages: Messages,
-    clock: ClockReading,
+    pub(crate) server: ServerId,
+    pub(crate) clock: ClockReading,
 }
 
 /// Connects to a server that accepts writes. Reads the files of certificates and passwords for each
@@ -100,19 +107,24 @@ impl Dial {
             Some(tls) => connect(options, tls).await?,
             None => connect(options, NoTls).await?,
         };
-        let described = drive(&mut messages, first_row(&client, PREPARE), |_| {}).await?;
+        // The two requests are sent together. A server that is not PostgreSQL may not support the
+        // second one.
+        let requests = async { join(first_row(&client, DESCRIBE_SESSION), first_row(&client, SERVER)).await };
+        let (described, server) = drive(&mut messages, requests, |_| {}).await;
+        let described = described?;
         let clock = ClockReading::received(number(&described, "clock")?);
-        if !word(&described, "version").starts_with("PostgreSQL ") {
+        if !text_column(&described, "version").starts_with("PostgreSQL ") {
             return Err(STORE.refused(error::NOT_POSTGRES));
         }
         if number::<u32>(&described, "version_num")? < OLDEST_VERSION {
             return Err(STORE.refused(error::TOO_OLD));
         }
-        if word(&described, "is_read_only") == "true" {
+        if text_column(&described, "is_read_only") == "true" {
             return Err(STORE.unwritable(error::READ_ONLY));
         }
-        let isolation = word(&described, "isolation").to_owned();
-        Ok((Opened { client, messages, clock }, isolation))
+        let isolation = text_column(&described, "isolation").to_owned();
+        let server = ServerId(number(&server?, "started")?);
+        Ok((Opened { client, messages, server, clock }, isolation))
     }
 
     fn options(&self, host: Option<&Address>) -> Result<Config> {
@@ -188,19 +200,33 @@ pub(crate) async fn rows(client: &Client, query: &str) -> Result<Vec<SimpleQuery
 }
 
 /// Returns a column of a query that was sent as text. Empty if it is missing.
-pub(crate) fn word<'r>(row: &'r SimpleQueryRow, name: &str) -> &'r str {
+pub(crate) fn text_column<'r>(row: &'r SimpleQueryRow, name: &str) -> &'r str {
     row.try_get(name).ok().flatten().unwrap_or_default()
 }
 
 fn number<T: std::str::FromStr>(row: &SimpleQueryRow, name: &str) -> Result<T> {
-    word(row, name).parse().map_err(|_| STORE.unexpected_reply("a query"))
+    text_column(row, name).parse().map_err(|_| STORE.unexpected_reply("a query"))
 }
 
-impl Connect for Dial {
+/// Opens the lanes of a client, and publishes the server of the lane that was opened last.
+pub(crate) struct LaneDial {
+    dial: Dial,
+    newest_server: Arc<watch::Sender<Option<ServerId>>>,
+}
+
+impl LaneDial {
+    pub(super) fn new(dial: Dial, newest_server: Arc<watch::Sender<Option<ServerId>>>) -> Self {
+        Self { dial, newest_server }
+    }
+}
+
+impl Connect for LaneDial {
     type Connection = Arc<Session>;
 
     async fn connect(&self) -> Result<Arc<Session>> {
-        let Opened { client, messages, clock } = self.open().await?;
-        Ok(Session::new(client, messages, clock, &self.config))
+        let opened = self.dial.open().await?;
+        let server = Some(opened.server);
+        self.newest_server.send_if_modified(|newest| std::mem::replace(newest, server) != server);
+        Ok(Session::new(opened, &self.dial.config))
     }
 }

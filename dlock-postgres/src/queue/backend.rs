@@ -26,7 +26,7 @@ impl QueueBackend {
     /// # Errors
     /// For a file of the configuration that cannot be read.
     pub(crate) fn new(config: &PostgresConfig, connection: Arc<Connection>) -> Result<Self> {
-        let info = info(config).driver_data(Arc::clone(connection.place()));
+        let info = info(config).driver_data(Arc::clone(connection.location()));
         Ok(Self { client: Arc::new(Client::new(connection, config, info)?) })
     }
 }

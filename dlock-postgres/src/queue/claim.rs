@@ -128,7 +128,7 @@ impl PostgresClaim {
             Box::new(i32::try_from(limit.get()).unwrap_or(i32::MAX)),
             Box::new(keys::micros(*ttl)),
             Box::new(*wait == Wait::Never),
-            Box::new(self.client.channel.clone()),
+            Box::new(if self.must_poll { String::new() } else { self.client.channel().to_owned() }),
             Box::new(who.text().as_bytes().to_vec()),
         ];
         let reply = self.call_in_time(Function::Attempt, params, Priority::Attempt).await?;
@@ -167,11 +167,11 @@ impl PostgresClaim {
 
     /// Takes seats, unless notifications do not arrive. Returns whether the claim has seats now that
     /// it did not have before.
-    async fn sit(&mut self) -> bool {
+    async fn take_seats(&mut self) -> bool {
         if self.must_poll || self.seats.is_some() {
             return false;
         }
-        let seats = self.client.sit(self.request.id, self.request.kind, self.time_limit()).await;
+        let seats = self.client.take_seats(self.request.id, self.request.kind, self.time_limit()).await;
         self.must_poll = seats.is_err();
         self.seats = seats.ok();
         self.seats.is_some()
@@ -189,12 +189,18 @@ impl PostgresClaim {
         } else {
             self.request.ttl
         };
-        let poll_in = self.client.until_next(poll_in);
-        match position.ahead_expires_at.checked_duration_since(Instant::now()) {
-            Some(time_left) => poll_in.min(time_left).max(MIN_RETRY),
-            // The claim ahead was renewed.
-            None => poll_in,
-        }
+        position.retry_in(self.client.until_next(poll_in), self.request.ttl, Instant::now())
+    }
+}
+
+impl Position {
+    /// Returns the time until the next attempt: `poll_in`, or less if the claim ahead expires
+    /// before, or if the claim has to be kept alive before.
+    fn retry_in(&self, poll_in: Duration, ttl: Duration, now: Instant) -> Duration {
+        let keep_alive_in = (self.attempted_at + ttl / 3).saturating_duration_since(now);
+        // `None` if the claim ahead was renewed.
+        let expires_in = self.ahead_expires_at.checked_duration_since(now);
+        poll_in.min(keep_alive_in).min(expires_in.unwrap_or(Duration::MAX)).max(MIN_RETRY)
     }
 }
 
@@ -216,10 +222,10 @@ impl Claim for PostgresClaim {
         }
         // Once the client listens, seats cost no request, and no wake-up can be missed.
         if !is_try && self.client.is_listening() {
-            self.sit().await;
+            self.take_seats().await;
         }
         let mut attempted = self.enter().await?;
-        if !is_try && matches!(attempted, Attempted::Busy(_)) && self.sit().await {
+        if !is_try && matches!(attempted, Attempted::Busy(_)) && self.take_seats().await {
             // The lock may have become free before the client listened.
             attempted = self.enter().await?;
         }
@@ -263,7 +269,8 @@ impl Claim for PostgresClaim {
             Box::new(keys::uuid(self.request.id)),
             Box::new(keys::uuid(ticket)),
             Box::new(keys::micros(self.request.ttl)),
-            Box::new(self.client.channel.clone()),
+            // The claim holds, so no client notifies it.
+            Box::new(String::new()),
             Box::new(self.request.who.text().as_bytes().to_vec()),
         ];
         let reply = self.call_in_time(Function::Resume, params, Priority::Urgent).await?;
@@ -286,7 +293,7 @@ impl Claim for PostgresClaim {
                 Box::new(keys::bucket(&self.request.name)),
                 Box::new(self.name()),
                 Box::new(claims),
-                Box::new(self.client.channel.clone()),
+                Box::new(self.client.channel().to_owned()),
                 Box::new(self.client.count_release()),
             ],
             // A release is not bounded by the ttl, because the hold has ended for its caller.
@@ -314,5 +321,38 @@ impl Claim for PostgresClaim {
         let (turn, listening) = (seats.turn.notified(), seats.listening.notified());
         pin_mut!(turn, listening);
         select(turn, listening).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_claim_sends_an_attempt_every_third_of_its_ttl() {
+        let now = Instant::now();
+        let millis = Duration::from_millis;
+        for (ttl, since_attempt, poll_in, expires_in, expected) in [
+            // The first poll comes before the attempt that keeps the claim alive.
+            (3000, 0, 700, 9000, 700),
+            (3000, 700, 2000, 9000, 300),
+            (3000, 0, 2000, 9000, 1000),
+            (30_000, 0, 2000, 9000, 2000),
+            (30_000, 9000, 2000, 9000, 1000),
+            // The claim ahead may expire.
+            (30_000, 0, 2000, 400, 400),
+            (30_000, 0, 2000, 0, 1),
+            // The attempt is late.
+            (3000, 1500, 2000, 9000, 1),
+        ] {
+            let position = Position {
+                attempted_at: now,
+                ahead_expires_at: now + millis(since_attempt + expires_in),
+                is_next: true,
+                ahead: 0,
+            };
+            let retry_in = position.retry_in(millis(poll_in), millis(ttl), now + millis(since_attempt));
+            assert_eq!(retry_in, millis(expected), "{ttl}, {since_attempt}, {poll_in}, {expires_in}");
+        }
     }
 }

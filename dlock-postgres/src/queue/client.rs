@@ -18,7 +18,7 @@ use dlock_core::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::wake::{Hearing, LISTENING, Notifications};
+use super::wake::{LISTENING, ListeningState, Notifications};
 use crate::{
     config::PostgresConfig,
     connection::{Connection, Dial},
@@ -38,9 +38,9 @@ pub(crate) struct Client {
     blocked: Batcher<Blocked>,
     pub(crate) info: Info,
     /// Channel on which the client listens while it has waiters.
-    pub(crate) channel: String,
+    channel: String,
     has_notifications: bool,
-    hearing: Arc<Hearing>,
+    listening_state: Arc<ListeningState>,
     /// Waiters. Each has a seat for the id of its claim, and one for the subscription that all share.
     seats: Seats,
     releases: AtomicU32,
@@ -58,12 +58,12 @@ pub(crate) struct WaiterSeats {
 impl Client {
     pub(crate) fn new(connection: Arc<Connection>, config: &PostgresConfig, info: Info) -> Result<Self> {
         let channel = format!("dlock_{}", Uuid::from_bytes(*ClaimId::random().as_bytes()).simple());
-        let hearing = Arc::<Hearing>::default();
+        let listening_state = Arc::<ListeningState>::default();
         let source = Notifications::new(
             Dial::new(config.clone())?,
             Arc::clone(&connection),
             channel.clone(),
-            Arc::clone(&hearing),
+            Arc::clone(&listening_state),
         );
         Ok(Self {
             renewals: Batcher::new(STORE, Renewals::new(Arc::clone(&connection))),
@@ -72,7 +72,7 @@ impl Client {
             info,
             channel,
             has_notifications: config.has_notifications,
-            hearing,
+            listening_state,
             seats: Seats::new(source),
             releases: AtomicU32::new(0),
             created_at: Instant::now(),
@@ -85,18 +85,24 @@ impl Client {
         self.has_notifications
     }
 
+    /// Returns the channel on which the client listens while it has waiters. A call with this
+    /// channel returns the client's claims that it would otherwise notify.
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+
     /// Returns whether the client listens now, so that a waiter gets its seats without a request.
     pub(crate) fn is_listening(&self) -> bool {
-        self.hearing.is_listening()
+        self.listening_state.is_listening()
     }
 
     /// Gives a waiting claim its seats. Starts to listen if the client does not.
     ///
     /// # Errors
     /// If notifications do not arrive. The claim must poll.
-    pub(crate) async fn sit(&self, id: ClaimId, kind: Kind, limit: Duration) -> Result<WaiterSeats> {
-        if self.hearing.is_deaf() {
-            return Err(STORE.refused(error::DEAF));
+    pub(crate) async fn take_seats(&self, id: ClaimId, kind: Kind, limit: Duration) -> Result<WaiterSeats> {
+        if self.listening_state.lacks_notifications() {
+            return Err(STORE.refused(error::NO_NOTIFICATIONS));
         }
         let turn = self.seats.join_without_subscription(id.to_string(), None, kind);
         let listening = self.seats.join(LISTENING.to_owned(), None, kind, limit).await?;

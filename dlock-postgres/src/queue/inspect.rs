@@ -71,7 +71,7 @@ impl Inspect for QueueBackend {
                 Box::new(keys::bucket(name)),
                 Box::new(name.as_str().as_bytes().to_vec()),
                 Box::new(held),
-                Box::new(self.client.channel.clone()),
+                Box::new(self.client.channel().to_owned()),
             ],
             timeout: self.client.connection.timeout(),
             late_execution: LateExecution::Allowed,

@@ -3,6 +3,10 @@
 //! The client has one channel. A notification on it has the id of a claim that holds the lock now,
 //! or that has to poll. The server wakes every listening session for each notification in the
 //! database, so a client listens only while it has waiters, on a connection of its own.
+//!
+//! After a failover, the old primary may keep this connection open. The client therefore connects
+//! again when its calls have moved to another server, or when this server accepts no writes any
+//! more.
 
 use std::{
     collections::HashSet,
@@ -24,8 +28,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_postgres::AsyncMessage;
 
 use crate::{
-    connection::{Connection, Dial, Opened, drive, listen},
+    connection::{Connection, Dial, Opened, drive, first_row, listen, text_column},
     error::{self, STORE},
+    sql::IS_READ_ONLY,
 };
 
 /// Event of the subscription that all waiters of a client share.
@@ -34,11 +39,11 @@ pub(crate) const LISTENING: &str = "listening";
 /// Time without waiters after which the client ceases to listen.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Time after which a client whose notifications do not arrive tries to listen again. A connection
-/// pooler is rarely replaced by a server.
-const DEAF_PAUSE: Duration = Duration::from_secs(60);
+/// Interval between attempts to listen while notifications do not arrive. A connection pooler is
+/// rarely replaced by a server.
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Interval between checks of the connection, whose end may go unnoticed.
+/// Interval between checks of the connection, whose end may go unnoticed, and of its server.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection of a client for notifications.
@@ -47,28 +52,28 @@ pub(crate) struct Notifications {
     /// The connection for calls, on which the probe is sent.
     connection: Arc<Connection>,
     channel: String,
-    hearing: Arc<Hearing>,
+    listening_state: Arc<ListeningState>,
     /// Whether the client has listened since its waiters were last woken to poll.
     has_listened: bool,
 }
 
 /// Whether notifications arrive at a client.
 #[derive(Default)]
-pub(crate) struct Hearing {
+pub(crate) struct ListeningState {
     is_listening: AtomicBool,
-    /// Time until which the client does not try to listen, because notifications do not arrive.
-    deaf_until: Mutex<Option<Instant>>,
+    /// Time of the next attempt to listen, if notifications do not arrive.
+    retry_at: Mutex<Option<Instant>>,
 }
 
-impl Hearing {
+impl ListeningState {
     /// Returns whether the client listens now.
     pub(crate) fn is_listening(&self) -> bool {
         self.is_listening.load(Relaxed)
     }
 
     /// Returns whether a waiter has to poll without an attempt to listen.
-    pub(crate) fn is_deaf(&self) -> bool {
-        self.deaf_until.lock().is_some_and(|until| Instant::now() < until)
+    pub(crate) fn lacks_notifications(&self) -> bool {
+        self.retry_at.lock().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -85,9 +90,9 @@ impl Notifications {
         dial: Dial,
         connection: Arc<Connection>,
         channel: String,
-        hearing: Arc<Hearing>,
+        listening_state: Arc<ListeningState>,
     ) -> Self {
-        Self { dial, connection, channel, hearing, has_listened: false }
+        Self { dial, connection, channel, listening_state, has_listened: false }
     }
 
     /// Opens a connection that listens, and checks that notifications arrive on it.
@@ -98,7 +103,7 @@ impl Notifications {
         if listen(&self.connection, &mut opened, &self.channel, limit, on_message).await? {
             return Ok(opened);
         }
-        Err(STORE.refused(error::DEAF))
+        Err(STORE.refused(error::NO_NOTIFICATIONS))
     }
 
     /// Listens on one connection until it breaks.
@@ -108,9 +113,10 @@ impl Notifications {
         added: &[String],
         backoff: &mut Backoff,
     ) -> Result<End> {
-        let Opened { client, mut messages, .. } = self.open(seats).await?;
+        let mut newest_server = self.connection.newest_server();
+        let Opened { client, mut messages, server, .. } = self.open(seats).await?;
         backoff.note_reply();
-        let _listening = ListeningMark::new(&self.hearing.is_listening);
+        let _listening = ListeningMark::new(&self.listening_state.is_listening);
         self.has_listened = true;
         seats.mark_subscribed(added);
         let mut check_at = Instant::now() + CHECK_INTERVAL;
@@ -137,10 +143,17 @@ impl Notifications {
                 () = sleep_until(unused_at.unwrap_or(check_at)), if unused_at.is_some() => {
                     return Ok(End::Unused);
                 }
+                Ok(()) = newest_server.changed() => {
+                    if *newest_server.borrow_and_update() != Some(server) {
+                        return Err(STORE.unavailable("the calls of the client have moved to another server"));
+                    }
+                }
                 () = sleep_until(check_at) => {
-                    let check = async { client.simple_query("").await.map_err(error::explain) };
-                    let check = STORE.with_timeout(self.dial.timeout(), check);
-                    drive(&mut messages, check, |message| handle(message, seats)).await?;
+                    let check = STORE.with_timeout(self.dial.timeout(), first_row(&client, IS_READ_ONLY));
+                    let row = drive(&mut messages, check, |message| handle(message, seats)).await?;
+                    if text_column(&row, "is_read_only") == "true" {
+                        return Err(STORE.unwritable(error::READ_ONLY));
+                    }
                     check_at = Instant::now() + CHECK_INTERVAL;
                 }
             }
@@ -207,16 +220,16 @@ impl EventSource for Notifications {
                     seats.mark_disconnected();
                     // The waiters get the refusal after `mark_disconnected`. Otherwise a waiter
                     // that joins in between would miss it.
-                    let deaf_until = (!error.is_transient()).then(|| Instant::now() + DEAF_PAUSE);
-                    if deaf_until.is_some() {
-                        *self.hearing.deaf_until.lock() = deaf_until;
+                    let retry_at = (!error.is_transient()).then(|| Instant::now() + LISTEN_RETRY_INTERVAL);
+                    if retry_at.is_some() {
+                        *self.listening_state.retry_at.lock() = retry_at;
                         seats.refuse(STORE.share(&error));
                     }
                     // Waiters poll until the client listens.
-                    if std::mem::take(&mut self.has_listened) || deaf_until.is_some() {
+                    if std::mem::take(&mut self.has_listened) || retry_at.is_some() {
                         seats.wake(LISTENING, Wake::All);
                     }
-                    if let Some(until) = deaf_until
+                    if let Some(until) = retry_at
                         && !pause_until(until, seats).await
                     {
                         return;

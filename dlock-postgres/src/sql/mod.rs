@@ -11,8 +11,17 @@ use dlock_core::Result;
 
 use crate::error;
 
+/// Statements that create the tables and functions.
+const SCHEMA: &str = include_str!("schema.sql");
+
 /// Statement that describes a new session.
-pub(crate) const PREPARE: &str = include_str!("prepare.sql");
+pub(crate) const DESCRIBE_SESSION: &str = include_str!("describe_session.sql");
+
+/// Statement that identifies the server of a session.
+pub(crate) const SERVER: &str = include_str!("server.sql");
+
+/// Statement that asks whether the server of a session accepts no writes any more.
+pub(crate) const IS_READ_ONLY: &str = include_str!("is_read_only.sql");
 
 /// Statement that reads the server's clock.
 pub(crate) const CLOCK: &str = include_str!("clock.sql");
@@ -112,14 +121,19 @@ impl Function {
     }
 }
 
-/// Returns the statements that create the tables and functions.
+/// Revision of the functions in `schema.sql`, whose comment in the database it is. Increase it with
+/// each change of a function.
+const REVISION: &str = "2";
+
+/// Returns the statements that create the tables and functions, and replace functions of an earlier
+/// revision.
 pub(crate) fn create(schema: &str) -> String {
-    in_schema(include_str!("schema.sql"), schema)
+    in_schema(SCHEMA, schema).replace("{revision}", REVISION)
 }
 
 /// Returns the query whether the schema is complete.
 pub(crate) fn exists(schema: &str) -> String {
-    in_schema(include_str!("exists.sql"), schema)
+    in_schema(include_str!("exists.sql"), schema).replace("{revision}", REVISION)
 }
 
 /// Returns the query for the identity of the store.
@@ -193,11 +207,24 @@ pub(crate) fn text(row: &Row, name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys;
 
     #[test]
     fn placeholders_are_replaced_once_and_comments_are_removed() {
         let text = "-- a comment\nSELECT {a}, '{b}'\nFROM {a}";
         assert_eq!(fill(text, &[("a", "{b}"), ("b", "1")]), "SELECT {b}, '1'\nFROM {b}");
+    }
+
+    #[test]
+    fn a_change_of_the_functions_is_a_new_revision() {
+        let is_code = |line: &&str| !line.is_empty() && !line.trim_start().starts_with("--");
+        let code: Vec<_> = SCHEMA.lines().filter(is_code).collect();
+        let checksum = keys::crc32(code.join("\n").as_bytes());
+        assert_eq!(
+            (REVISION, format!("{checksum:08x}").as_str()),
+            ("2", "bbde4fd8"),
+            "`schema.sql` has changed: increase REVISION, and write the new values here"
+        );
     }
 
     #[test]

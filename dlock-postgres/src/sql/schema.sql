@@ -1,9 +1,12 @@
 -- Tables and functions of the queue, in the schema {schema}. They are sent as one query, which is one
 -- transaction, so a client that finds the last function finds everything.
 --
--- The names of the functions end with a version. A client of another version creates its own
--- functions beside these, and both use the same tables. All names are qualified, so that the
--- `search_path` of a caller has no effect.
+-- The names of the functions end with a version, which another signature changes. A client of
+-- another version creates its own functions beside these, and both use the same tables. If only
+-- bodies change, the revision grows. A client replaces the functions of an earlier revision, and
+-- uses those of a later one. All names are qualified, so that the `search_path` of a caller has no
+-- effect.
+
 -- Two sessions that create a schema at once would otherwise fail on the catalog's unique indexes.
 SELECT pg_catalog.pg_advisory_xact_lock(1145851715, -1);
 
@@ -39,7 +42,7 @@ COMMENT ON COLUMN {schema}.queue.seq IS 'position in the queue, and fencing toke
 COMMENT ON COLUMN {schema}.queue.kind IS '1 mutex, 2 fair, 3 read, 4 write, 5 permit';
 COMMENT ON COLUMN {schema}.queue.slots IS 'limit of a permit, otherwise 1';
 COMMENT ON COLUMN {schema}.queue.held IS 'whether the lock was granted to the claim';
-COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits';
+COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits; empty if it polls';
 COMMENT ON COLUMN {schema}.queue.who IS 'label of the claim, in UTF-8';
 
 -- The store has one row with its identity, by which a client recognizes it in another session.
@@ -67,6 +70,17 @@ CREATE OR REPLACE FUNCTION {schema}.micros_2(p_time timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $dlock$
     SELECT (extract(epoch FROM p_time) * 1000000)::bigint
 $dlock$;
+
+-- Wakes a claim of another client, unless that client does not listen. If the server's queue of
+-- notifications is almost full, sends none, because the commit fails if the queue is full. An
+-- exception handler could not catch that. The claim then polls.
+CREATE OR REPLACE FUNCTION {schema}.notify_2(p_channel text, p_claim uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $dlock$
+BEGIN
+    IF p_channel <> '' AND pg_catalog.pg_notification_queue_usage() < 0.9 THEN
+        PERFORM pg_catalog.pg_notify(p_channel, p_claim::text);
+    END IF;
+END $dlock$;
 
 -- Reads the head of a queue: the claims that hold, up to the first claim that waits. Deletes expired
 -- claims there, except p_claim. Wakes the claims behind p_behind, and behind a deleted claim, that
@@ -122,7 +136,7 @@ BEGIN
                 IF r.channel = p_channel THEN
                     wake := wake || r.claim;
                 ELSE
-                    PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
+                    PERFORM {schema}.notify_2(r.channel, r.claim);
                 END IF;
             END IF;
             EXIT;
@@ -138,7 +152,7 @@ BEGIN
             IF r.channel = p_channel THEN
                 wake := wake || r.claim;
             ELSE
-                PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
+                PERFORM {schema}.notify_2(r.channel, r.claim);
             END IF;
         END IF;
     END LOOP;
@@ -327,24 +341,42 @@ CREATE OR REPLACE FUNCTION {schema}.attempt_all_2(
 ) LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
     v_now timestamptz;
-    v_bucket integer;
+    v_awaited integer := p_buckets[1];
+    v_locked integer;
     v_seq bigint;
     v_end timestamptz;
 BEGIN
-    late := false;
-    -- In one order, so that two clients never wait for each other.
-    FOR v_bucket IN SELECT DISTINCT b FROM pg_catalog.unnest(p_buckets) AS b ORDER BY b LOOP
-        v_now := {schema}.lock_bucket_2(v_bucket);
+    -- Waits for one bucket while no other is locked, so a bucket that another transaction keeps
+    -- locked delays no lock of the others. The exception unlocks the buckets that were locked in
+    -- its block.
+    LOOP
+        clock := {schema}.micros_2(pg_catalog.clock_timestamp());
+        late := clock > p_deadline;
+        IF late THEN
+            RETURN;
+        END IF;
+        BEGIN
+            PERFORM {schema}.lock_bucket_2(v_awaited);
+            SELECT b INTO v_locked FROM pg_catalog.unnest(p_buckets) AS b
+                WHERE NOT pg_catalog.pg_try_advisory_xact_lock(1145851715, b) LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            RAISE EXCEPTION 'a bucket is locked' USING ERRCODE = 'DL001';
+        EXCEPTION WHEN SQLSTATE 'DL001' THEN
+            v_awaited := v_locked;
+        END;
     END LOOP;
+    v_now := pg_catalog.clock_timestamp();
     clock := {schema}.micros_2(v_now);
-    IF clock > p_deadline THEN
-        late := true;
+    late := clock > p_deadline;
+    IF late THEN
         RETURN;
     END IF;
     FOR i IN 1 .. pg_catalog.cardinality(p_names) LOOP
         -- Without a channel, every woken claim gets a notification.
         PERFORM {schema}.read_head_2(p_names[i], v_now, p_claims[i], '', 9223372036854775807);
-        SELECT q.seq INTO v_seq FROM {schema}.queue q WHERE q.claim = p_claims[i];
+        -- The row stays locked, so that no transaction without the bucket deletes it if it has
+        -- expired.
+        SELECT q.seq INTO v_seq FROM {schema}.queue q WHERE q.claim = p_claims[i] FOR NO KEY UPDATE;
         IF EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.name = p_names[i] AND q.claim <> p_claims[i]
             AND (v_seq IS NULL OR q.seq < v_seq))
         THEN
@@ -565,4 +597,6 @@ BEGIN
     END IF;
     PERFORM pg_catalog.set_config('idle_session_timeout', p_silence, false);
     RETURN v_drawn;
-END $dlock$
+END $dlock$;
+
+COMMENT ON FUNCTION {schema}.take_2(boolean, integer, text) IS 'revision {revision}'

@@ -41,6 +41,7 @@ mod pauses;
 mod pgbouncer;
 mod pooler;
 mod queue;
+mod schema;
 mod session;
 mod standby;
 
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
     cases.extend(pooler::cases());
     cases.extend(session::cases());
     cases.extend(queue::cases());
+    cases.extend(schema::cases());
     let runtime = Runtime::new().expect("a runtime");
     let mut trials = Vec::new();
     match runtime.block_on(start(Version::V17, Flavour::Standalone)) {

@@ -24,6 +24,9 @@ pub(crate) fn cases() -> Vec<(&'static str, Case)> {
         a_grant_that_waits_for_an_absent_standby_ends_in_time,
         a_token_is_greater_than_those_of_before_a_restore,
         a_hand_off_is_one_notification,
+        a_release_beside_a_full_queue_of_notifications_succeeds,
+        a_waiter_without_notifications_stores_no_channel,
+        a_stuck_bucket_delays_no_lock_of_another_bucket,
         a_listener_that_is_terminated_is_replaced,
         many_clients_without_waiters_listen_to_nothing,
         a_long_snapshot_slows_down_a_hot_lock_and_breaks_nothing,
@@ -191,8 +194,89 @@ async fn a_hand_off_is_one_notification(server: &Running) {
     assert_eq!(notified.load(Relaxed), ROUNDS);
 }
 
-const LISTENERS: &str =
+pub(crate) const LISTENERS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlock' AND query LIKE 'LISTEN%'";
+
+async fn a_release_beside_a_full_queue_of_notifications_succeeds(server: &Running) {
+    sql(server, "ALTER SYSTEM SET max_notify_queue_pages = 64").await;
+    restart(server).await;
+    let [holder, waiter] = two_clients(server).await;
+    let guard = holder.mutex("job").lock().await.expect("the lock");
+    // The waiter sends no attempt of its own within the time limit of the test.
+    let waiting = waiter.mutex("job").lock().ttl(SOON * 12).into_future();
+    let releasing = async {
+        while sql(server, LISTENERS).await != "1" || rows(server).await != "2" {}
+        // A listener in a transaction keeps the notifications in the queue.
+        let listener = session(server.url()).await;
+        listener.batch_execute("LISTEN other").await.expect("listens");
+        ask(&listener, "BEGIN; SELECT count(*) FROM pg_class").await;
+        let fill = "SELECT pg_notify('other', repeat('x', 7900))";
+        let sender = session(server.url()).await;
+        let error = loop {
+            if let Err(error) = sender.batch_execute(fill).await {
+                break error;
+            }
+        };
+        assert_eq!(error.code().map(|code| code.code()), Some("54000"), "{error:?}");
+        timeout(SOON, guard.release()).await.expect("the release ends").expect("released");
+        drop(listener);
+    };
+    let handed_over = async { tokio::join!(waiting, releasing).0.expect("the lock") };
+    let guard = timeout(SOON * 3, handed_over).await.expect("the waiter polls");
+    guard.release().await.expect("released");
+}
+
+async fn a_waiter_without_notifications_stores_no_channel(server: &Running) {
+    let holder = connect(server).await.expect("connected");
+    let waiter = connect_to(&format!("{}?notify=off", server.url())).await.expect("connected");
+    let guard = holder.mutex("job").lock().await.expect("the lock");
+    let waiting = waiter.mutex("job").lock().into_future();
+    let releasing = async {
+        while rows(server).await != "2" {}
+        let channel = sql(server, "SELECT channel FROM dlock.queue WHERE NOT held").await;
+        assert_eq!(channel, "", "a release notifies a client that does not listen");
+        guard.release().await.expect("released");
+    };
+    let handed_over = async { tokio::join!(waiting, releasing).0.expect("the lock") };
+    let guard = timeout(SOON, handed_over).await.expect("the waiter polls");
+    guard.release().await.expect("released");
+}
+
+/// Returns the number of the bucket of a lock's name.
+async fn bucket_of(server: &Running, locks: &Locks, name: &str) -> i32 {
+    sql(server, "DELETE FROM dlock.fence").await;
+    locks.mutex(name).lock().await.expect("the lock").release().await.expect("still held");
+    sql(server, "SELECT bucket FROM dlock.fence").await.parse().expect("a number")
+}
+
+async fn a_stuck_bucket_delays_no_lock_of_another_bucket(server: &Running) {
+    let [locks, other] = two_clients(server).await;
+    let mut names = Vec::new();
+    for name in ["a", "b", "c"] {
+        names.push((bucket_of(server, &locks, name).await, name));
+    }
+    names.sort_unstable();
+    let [(_, first), (stuck, second), (_, third)] = names[..] else { unreachable!("three names") };
+    let attempt = session(server.url()).await;
+    ask(&attempt, &format!("BEGIN; SELECT pg_advisory_xact_lock(1145851715, {stuck})")).await;
+    let all = MultiLock::new([first, second, third].map(|name| locks.of(Kind::Mutex, name)));
+    let all = all.expect("three locks");
+    let options = LockOptions::default();
+    let releasing = async {
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        while sql(server, waits).await != "1" {}
+        let beside = "SELECT count(*) FROM pg_locks AS waits JOIN pg_locks AS held USING (pid) \
+            WHERE waits.locktype = 'advisory' AND held.locktype = 'advisory' AND NOT waits.granted AND held.granted";
+        assert_eq!(sql(server, beside).await, "0", "the attempt waits for a bucket and keeps another locked");
+        for name in [first, third] {
+            let granted = other.mutex(name).try_lock().await.expect("a reply");
+            granted.expect("no claim holds the lock").release().await.expect("still held");
+        }
+        ask(&attempt, "COMMIT").await;
+    };
+    let both = async { tokio::join!(all.lock(&options), releasing).0.expect("the locks") };
+    timeout(SOON, both).await.expect("the locks are granted").release().await.expect("still held");
+}
 
 async fn a_listener_that_is_terminated_is_replaced(server: &Running) {
     let [holder, waiter] = two_clients(server).await;

@@ -4,13 +4,13 @@ use parking_lot::Mutex;
 
 /// Location of a client's queue. Each guard carries it, so that a check-in finds the claim in
 /// another session.
-pub(crate) struct Place {
+pub(crate) struct QueueLocation {
     schema: String,
     /// Identity of the store, in the table `store`. It changes if the schema is created again.
     id: Mutex<String>,
 }
 
-impl Place {
+impl QueueLocation {
     pub(crate) fn new(schema: &str) -> Self {
         Self { schema: schema.to_owned(), id: Mutex::default() }
     }

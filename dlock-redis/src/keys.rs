@@ -283,6 +283,17 @@ mod tests {
     }
 
     #[test]
+    fn a_name_and_the_name_in_braces_are_two_locks_that_share_queue_channel_and_token() {
+        for of in [Keys::new, Keys::on_cluster] {
+            let [plain, in_braces] = ["x", "{x}"].map(|name| of("", &lock_name(name)));
+            assert_ne!(plain.lock(), in_braces.lock());
+            let shared =
+                |keys: &Keys| [keys.queue(), keys.channel(), keys.token()].map(|key| key.to_string());
+            assert_eq!(shared(&plain), shared(&in_braces));
+        }
+    }
+
+    #[test]
     fn a_prefix_is_part_of_every_key() {
         let keys = Keys::new("app:", &lock_name("foo"));
         assert_eq!(

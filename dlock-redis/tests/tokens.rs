@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Bench, claim, granted, unique};
 use dlock_core::{Kind, LockOptions, Locks, RedLock, Wait, driver::Renewal};
 use futures_util::{StreamExt, future::join_all, stream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
@@ -16,6 +16,8 @@ fn main() -> std::process::ExitCode {
         the_longest_token_ttl_of_several_clients_counts,
         a_counter_that_redisson_made_never_ends,
         a_token_above_the_clock_does_not_expire_before_the_clock_has_passed_it,
+        a_short_token_ttl_keeps_a_token_for_at_least_twice_the_ttl_of_its_lock,
+        the_first_token_after_the_expiry_of_its_key_is_the_clock,
         a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts,
         ten_thousand_names_leave_nothing_in_the_store,
         a_redlock_leaves_no_token_in_its_members,
@@ -36,6 +38,12 @@ impl Bench {
         claim.release().await.expect("the server replies");
         assert_eq!(self.query::<u64>(&format!("GET {TOKEN}")).await, token);
         (token, self.query(&format!("PTTL {TOKEN}")).await)
+    }
+
+    /// Returns the server's clock in µs.
+    async fn micros(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.query("TIME").await;
+        seconds * 1_000_000 + micros
     }
 }
 
@@ -122,6 +130,49 @@ async fn a_token_above_the_clock_does_not_expire_before_the_clock_has_passed_it(
     }
     let (next, left) = bench.draw("token_ttl=never", "PING").await;
     assert_eq!((next, left), (before + 2, -1), "the key expires although a client keeps tokens for ever");
+}
+
+async fn a_short_token_ttl_keeps_a_token_for_at_least_twice_the_ttl_of_its_lock() {
+    const TTL: u64 = 600_000;
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("token_ttl=1s").await;
+    let kinds = common::KINDS.iter().chain(&[Kind::Permit]);
+    for kind in kinds {
+        for before in [format!("DEL {TOKEN}"), format!("PEXPIRE {TOKEN} 1000")] {
+            bench.send(&before).await;
+            let (mut held, _) = claim(&store, "foo", *kind, TTL, Wait::Never);
+            granted(held.attempt().await);
+            let left: i64 = bench.query(&format!("PTTL {TOKEN}")).await;
+            assert!(
+                is_about(left, with_an_eighth(2 * TTL as i64)),
+                "{kind}: after `{before}` the token's key expires in {left} ms"
+            );
+            held.release().await.expect("the server replies");
+        }
+    }
+}
+
+async fn the_first_token_after_the_expiry_of_its_key_is_the_clock() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("token_ttl=4s").await;
+    let draw = async || {
+        let (mut claim, _) = claim(&store, "foo", Kind::Mutex, 1500, Wait::Never);
+        let token = granted(claim.attempt().await);
+        claim.release().await.expect("the server replies");
+        token
+    };
+    let first = draw().await;
+    let expired = async {
+        while bench.query::<bool>(&format!("EXISTS {TOKEN}")).await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), expired).await.expect("the token's key does not expire");
+    let before = bench.micros().await;
+    assert!(before - first >= 4_000_000, "the key has expired {} µs after the draw", before - first);
+    let next = draw().await;
+    let after = bench.micros().await;
+    assert!((before..=after).contains(&next), "the token {next} is not the clock, {before} to {after}");
 }
 
 async fn a_write_hold_keeps_its_token_for_a_downgrade_however_long_it_lasts() {

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket};
+use dlock_core::{
+    DistributedLock, Error, Guard, Kind, LockOptions, Locks, MultiLock, RedLock, Ticket, Token,
+};
 use dlock_testbed::peer::{
     Border, Contender, PeerKind,
     PeerKind::{Fair, Fenced, Mutex, Read, Write},
@@ -220,6 +222,25 @@ pub(crate) async fn a_detached_hold_ends_for_the_peer_after_its_time(border: &Bo
     other.unlock(wanted, &name).await.expect("the lock is held");
 }
 
+/// A limit that the README documents. Redisson does not read the keys of dlock's waiters.
+pub(crate) async fn readers_of_the_peer_overtake_a_waiting_writer(border: &Border<Redis>) {
+    let (name, first, second) = (unique(), border.contender(Read), border.contender(Read));
+    let locks = border.locks().await;
+    took(first.try_lock(Read, &name).await);
+    let overtake = async {
+        border.side.until_somebody_waits(&locks, &name).await;
+        let reader = locks.rwlock(&name).read().try_lock().await.expect("a reply");
+        assert!(reader.is_none(), "a reader of dlock overtakes the writer");
+        took(second.try_lock(Read, &name).await);
+        for reader in [&first, &second] {
+            reader.unlock(Read, &name).await.expect("the lock is held");
+        }
+    };
+    let (guard, ()) = soon("the writer was not woken", join(lock(&locks, Write, &name), overtake)).await;
+    guard.release().await.expect("the lock is held");
+    locks.close().await;
+}
+
 pub(crate) async fn readers_of_the_peer_do_not_shorten_a_detached_reader(border: &Border<Redis>) {
     let (name, reader, writer) = (unique(), border.contender(Read), border.contender(Write));
     let ticket = detached(border, Read, &name, LONG * 10).await;
@@ -275,6 +296,25 @@ pub(crate) async fn tokens_grow_across_the_border(border: &Border<Redis>) {
         guard.release().await.expect("the lock is held");
     }
     assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
+    locks.close().await;
+}
+
+/// A limit that the README documents. Redisson's counter has no relation to the clock.
+pub(crate) async fn a_counter_whose_key_was_deleted_begins_at_1(border: &Border<Redis>) {
+    let (name, other) = (unique(), border.contender(Fenced));
+    let (locks, mut raw) = (border.locks().await, raw(border.url()).await);
+    let guard = lock(&locks, Mutex, &name).await;
+    let first = guard.token().expect("Redis has tokens").get();
+    guard.release().await.expect("the lock is held");
+    let delete = parse_command(&format!("DEL redisson_lock_token:{{{name}}}"));
+    delete.exec_async(&mut raw).await.expect("a reply");
+    let taken = took(other.try_lock(Fenced, &name).await);
+    assert_eq!(taken.token.map(Token::get), Some(1));
+    other.unlock(Fenced, &name).await.expect("the lock is held");
+    let guard = lock(&locks, Mutex, &name).await;
+    let next = guard.token().expect("Redis has tokens").get();
+    assert!(next > first, "dlock's token {next} after {first} is not the clock");
+    guard.release().await.expect("the lock is held");
     locks.close().await;
 }
 

@@ -94,6 +94,7 @@ fn redisson(border: &Arc<Border<Redis>>) -> Vec<Trial> {
         cases::a_detached_hold_keeps_the_peer_out_until_it_is_released(Write);
         cases::a_detached_hold_ends_for_the_peer_after_its_time(Mutex);
         cases::a_detached_hold_ends_for_the_peer_after_its_time(Read);
+        cases::readers_of_the_peer_overtake_a_waiting_writer();
         cases::readers_of_the_peer_do_not_shorten_a_detached_reader();
         cases::a_reader_of_the_peer_that_dies_may_end_a_detached_reader();
         what_it_held_when_it_was_killed_is_free_after_its_ttl();
@@ -111,6 +112,7 @@ fn redisson_4(border: &Arc<Border<Redis>>) -> Vec<Trial> {
         they_exclude_each_other(Fenced);
         each_wakes_the_other(Fenced);
         cases::tokens_grow_across_the_border();
+        cases::a_counter_whose_key_was_deleted_begins_at_1();
         cases::a_counter_that_both_use_does_not_end("");
         cases::a_counter_that_both_use_does_not_end("token_ttl=never");
         a_mixed_fleet_loses_nothing(&[Fenced]);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dlock_core::{
-    ClaimId, Kind, LockName, LockOptions, Token, Wait,
+    ClaimId, Kind, LockName, LockOptions, Ticket, Token, Wait,
     driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
 
@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_detached_permit_stays_while_others_come_and_go,
         a_detachment_whose_reply_is_lost_is_sent_again,
         the_holder_of_a_resumed_hold_is_notified_of_a_lost_key_at_once,
+        a_ticket_with_the_id_of_any_holder_resumes_its_hold,
     }
 }
 
@@ -276,6 +277,27 @@ async fn the_holder_of_a_resumed_hold_is_notified_of_a_lost_key_at_once() {
     bench.wait_for_subscriber("__keyevent@0__:del").await;
     bench.send("DEL foo").await;
     soon("the loss was not reported to the holder", held.lost()).await;
+}
+
+/// The server does not mark detached holds.
+async fn a_ticket_with_the_id_of_any_holder_resumes_its_hold() {
+    let Some(bench) = Bench::new().await else { return };
+    let (first, second) = (bench.locks("").await, bench.locks("").await);
+    let mut holds = Vec::new();
+    for kind in ALL {
+        let options = LockOptions::new().ttl(Duration::from_secs(6));
+        let held = first.of(kind, format!("foo-{kind}")).lock(&options).await.unwrap();
+        let (token, id) = (held.token().expect("Redis has tokens"), held.id().expect("one claim"));
+        let ticket: Ticket = format!("dlock1:{kind}:{token}:{id}:foo-{kind}").parse().unwrap();
+        let resumed = second.resume(&ticket).await.unwrap();
+        assert_eq!(resumed.token(), Some(token), "{kind}");
+        holds.push((held, resumed));
+    }
+    for (held, resumed) in holds {
+        soon("the loss is not reported to the first holder", held.lost()).await;
+        assert!(!resumed.is_lost(), "{resumed:?}");
+        resumed.release().await.unwrap();
+    }
 }
 
 impl Bench {

@@ -55,6 +55,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         data_of_another_program_at_the_queues_key_does_not_fail_a_release,
         the_first_fair_waiter_is_woken_by_the_release_of_a_mutex_of_redisson,
         only_the_first_fair_waiter_subscribes_to_the_channel_of_a_mutex,
+        a_mutex_may_overtake_fair_waiters,
     }
 }
 
@@ -736,4 +737,21 @@ async fn only_the_first_fair_waiter_subscribes_to_the_channel_of_a_mutex() {
     }
     let subscribers: (String, u64) = bench.query("PUBSUB NUMSUB redisson_lock__channel:{foo}").await;
     assert_eq!(subscribers.1, 1, "each release of a mutex would wake all fair waiters");
+}
+
+/// A limit that the documentation states. A mutex has no place in the queue.
+async fn a_mutex_may_overtake_fair_waiters() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let (mut held, _) = claim(&store, "foo", Kind::Fair, 30_000, Wait::Never);
+    granted(held.attempt().await);
+    let (mut waiter, owner) = claim(&store, "foo", Kind::Fair, 600_000, Wait::Forever);
+    busy(waiter.attempt().await);
+    held.release().await.unwrap();
+    let (mut mutex, _) = claim(&store, "foo", Kind::Mutex, 30_000, Wait::Never);
+    granted(mutex.attempt().await);
+    assert_eq!(bench.queued().await, [owner], "the waiter has left the queue");
+    busy(waiter.attempt().await);
+    mutex.release().await.unwrap();
+    granted(waiter.attempt().await);
 }

@@ -7,7 +7,7 @@ use dlock_core::{
     driver::{Claim, Release, Renewal, Request, Store},
 };
 
-use crate::common::{Bench, Subscription, busy, granted, soon};
+use crate::common::{Bench, Subscription, busy, claim, granted, soon};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -23,6 +23,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         f20_a_dead_holders_permit_is_free_after_its_ttl,
         a_free_permit_costs_one_command_and_its_release_another,
         the_release_of_a_permit_wakes_one_waiter,
+        a_permit_may_overtake_waiters_of_other_kinds,
+        the_cost_of_a_hand_off_of_a_permit_does_not_grow_with_the_number_of_waiters,
     }
 }
 
@@ -348,4 +350,71 @@ async fn the_release_of_a_permit_wakes_one_waiter() {
     for mut claim in [first, third] {
         claim.release().await.unwrap();
     }
+}
+
+/// A limit that the README documents.
+async fn a_permit_may_overtake_waiters_of_other_kinds() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    for kind in crate::common::KINDS {
+        // A reader excludes a writer, not another reader.
+        let wanted = if *kind == Kind::Read { Kind::Write } else { *kind };
+        let (mut held, _) = claim(&store, "foo", *kind, 30_000, Wait::Never);
+        granted(held.attempt().await);
+        let (mut waiter, _) = claim(&store, "foo", wanted, 600_000, Wait::Forever);
+        busy(waiter.attempt().await);
+        held.release().await.unwrap();
+        let (mut taken, _) = permit(&store, 1, 30_000);
+        granted(taken.attempt().await);
+        let refused = waiter.attempt().await;
+        assert!(matches!(refused, Err(Error::WrongKind { .. })), "{wanted}: {refused:?}");
+        taken.release().await.unwrap();
+        granted(waiter.attempt().await);
+        waiter.release().await.unwrap();
+    }
+}
+
+async fn the_cost_of_a_hand_off_of_a_permit_does_not_grow_with_the_number_of_waiters() {
+    let Some(bench) = Bench::new().await else { return };
+    let store = bench.store("").await;
+    let mut costs = Vec::new();
+    for count in [10, 1000] {
+        let ((mut held, _), (mut next, _)) = (permit(&store, 1, 600_000), permit(&store, 1, 600_000));
+        granted(held.attempt().await);
+        busy(next.attempt().await);
+        // The keys of the other waiters, as after their attempts.
+        let (mut others, last) = (redis::pipe(), bench.query::<u64>(&format!("GET {TOKEN}")).await);
+        for number in 0..count {
+            let entry = format!("aaaa-{number}:0/1");
+            others.zadd(QUEUE, &entry, last + 1 + number).ignore();
+            others.zadd(BEATS, &entry, last / 1000 + 600_000).ignore();
+        }
+        others.exec_async(&mut bench.raw.clone()).await.unwrap();
+        bench.send("CONFIG RESETSTAT").await;
+        held.release().await.unwrap();
+        granted(next.attempt().await);
+        let mut cost = 0;
+        for command in [
+            "zrange",
+            "zrangebyscore",
+            "zrank",
+            "zscore",
+            "zcard",
+            "zadd",
+            "zrem",
+            "exists",
+            "hget",
+            "hlen",
+            "pttl",
+            "pexpire",
+            "publish",
+        ] {
+            cost += bench.calls(command).await;
+        }
+        costs.push(cost);
+        let queued: u64 = bench.query(&format!("ZCARD {QUEUE}")).await;
+        assert_eq!(queued, count + 1, "waiters have left the queue");
+        bench.send("FLUSHALL").await;
+    }
+    assert_eq!(costs[0], costs[1], "the scripts execute more commands with 1000 waiters than with 10");
 }

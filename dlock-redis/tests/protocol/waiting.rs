@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use dlock_core::{Kind, LockOptions};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::common::{Bench, soon};
@@ -11,6 +12,7 @@ use crate::common::{Bench, soon};
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         only_the_first_of_a_clients_waiters_for_a_mutex_sends_attempts,
+        each_waiter_for_another_kind_than_a_mutex_sends_attempts,
         the_next_waiter_sends_attempts_when_the_first_has_left,
     }
 }
@@ -55,6 +57,34 @@ async fn only_the_first_of_a_clients_waiters_for_a_mutex_sends_attempts() {
     for _ in 0..clients.len() * WAITERS {
         let next = soon("a waiter was not woken", waiters.join_next()).await.expect("a waiter");
         next.expect("no panic").expect("the lock is free").release().await.expect("the lock is still held");
+    }
+}
+
+async fn each_waiter_for_another_kind_than_a_mutex_sends_attempts() {
+    const WAITERS: u64 = 20;
+    let Some(bench) = Bench::new().await else { return };
+    let holder = bench.locks("").await;
+    for (held, wanted) in [
+        (Kind::Fair, Kind::Fair),
+        (Kind::Write, Kind::Read),
+        (Kind::Read, Kind::Write),
+        (Kind::Permit, Kind::Permit),
+    ] {
+        let name = format!("foo-{wanted}");
+        let options = LockOptions::new().ttl(Duration::from_secs(300));
+        let _held = holder.of(held, &name).lock(&options).await.expect("the lock is free");
+        let (client, start) = (bench.locks("").await, bench.attempts().await);
+        let mut waiters = JoinSet::new();
+        for _ in 0..WAITERS {
+            let lock = client.of(wanted, &name);
+            waiters.spawn(async move { lock.lock(&LockOptions::new().ttl(TTL / 4)).await });
+        }
+        // The attempts before and after the subscription.
+        bench.wait_for_attempts(start + 2 * WAITERS).await;
+        // The first waiter alone would take 20 s for these attempts.
+        bench.wait_for_attempts(bench.attempts().await + WAITERS).await;
+        waiters.shutdown().await;
+        client.close().await;
     }
 }
 

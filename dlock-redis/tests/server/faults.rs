@@ -9,7 +9,7 @@ use dlock_testbed::servers::Data;
 use futures_util::future::join_all;
 
 use crate::common::{
-    Bench, busy, claim, connect, granted,
+    Bench, Subscription, busy, claim, connect, granted,
     relay::{Relay, Replies},
     soon,
 };
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         many_calls_to_a_hanging_server_end_as_soon_as_a_few,
         a_restart_with_its_data_is_not_noticed_by_a_holder,
         a_restart_without_its_data_is_reported_and_tokens_still_grow,
+        a_ttl_continues_to_run_while_the_server_is_down,
         a_waiter_outlives_a_restart,
         a_full_memory_refuses_a_grant_and_lets_a_holder_renew_and_release,
         a_replica_that_cannot_be_written_to_is_unavailable,
@@ -38,6 +39,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_hash_without_a_ttl_is_held_for_ever_and_never_granted,
         with_keyspace_events_a_holder_is_notified_of_a_lost_key_at_once,
         with_keyspace_events_a_waiter_is_woken_without_a_message,
+        without_the_servers_setting_keyspace_events_report_no_loss,
         a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal,
         keyspace_events_arrive_again_after_the_subscription_was_cut,
         a_list_runs_no_script_for_a_key_of_another_program,
@@ -171,6 +173,25 @@ async fn a_restart_without_its_data_is_reported_and_tokens_still_grow() {
     assert_eq!(reason.expect("the loss was not reported to the holder"), LostReason::Deleted);
     let next = locks.mutex("foo").lock().await.unwrap();
     assert!(next.token() > held.token(), "the tokens do not grow: {next:?} after {held:?}");
+}
+
+async fn a_ttl_continues_to_run_while_the_server_is_down() {
+    const DOWN: Duration = Duration::from_secs(3);
+    let Some(bench) = Bench::new().await else { return };
+    let Some(server) = bench.running.own_server() else { return };
+    let store = bench.store("").await;
+    let (mut long, _) = claim(&store, "long", Kind::Mutex, 600_000, Wait::Never);
+    let (mut short, _) = claim(&store, "short", Kind::Mutex, 3000, Wait::Never);
+    granted(long.attempt().await);
+    granted(short.attempt().await);
+    server.kill().await.unwrap();
+    tokio::time::sleep(DOWN).await;
+    server.start(Data::Kept).await.unwrap();
+    let store = bench.store("").await;
+    // The server has kept its data.
+    let left = busy(claim(&store, "long", Kind::Mutex, 600_000, Wait::Never).0.attempt().await);
+    assert!(left <= Duration::from_secs(600) - DOWN, "the lock lasts for {left:?}");
+    granted(claim(&store, "short", Kind::Mutex, 600_000, Wait::Never).0.attempt().await);
 }
 
 async fn a_waiter_outlives_a_restart() {
@@ -423,6 +444,30 @@ async fn with_keyspace_events_a_waiter_is_woken_without_a_message() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+async fn without_the_servers_setting_keyspace_events_report_no_loss() {
+    let Some(bench) = Bench::new().await else { return };
+    let locks = bench.locks("keyspace_events=on").await;
+    let mut events = Subscription::to(bench.running.url(), "__keyevent@0__:del").await;
+    for setting in ["", "gxe", "Exe"] {
+        let mut set = redis::cmd("CONFIG");
+        set.arg(&["SET", "notify-keyspace-events", setting]);
+        set.exec_async(&mut bench.raw.clone()).await.unwrap();
+        let held = locks.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+        while bench.query::<(String, u64)>("PUBSUB NUMSUB __keyevent@0__:del").await.1 < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bench.send("DEL foo").await;
+        assert!(events.is_silent(&bench).await, "the server publishes the event with `{setting}`");
+        assert!(!held.is_lost(), "the loss was reported before a renewal, with `{setting}`");
+        let released = held.release().await;
+        assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+    }
+    let held = locks.mutex("foo").lock().ttl(Duration::from_secs(6)).await.unwrap();
+    bench.send("DEL foo").await;
+    let reason = soon("the next renewal does not report the loss", held.lost()).await;
+    assert_eq!(reason, LostReason::Deleted);
 }
 
 async fn a_key_that_is_lost_without_an_event_is_reported_by_the_next_renewal() {

@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_server_is_reached_at_a_unix_socket,
         a_client_has_a_name_in_the_servers_list,
+        each_connection_has_the_name_of_the_library_on_redis_7_2,
         the_master_among_several_hosts_is_found_again_after_it_has_changed,
         certificates_are_read_again_for_each_connection,
         a_password_is_read_again_for_each_connection,
@@ -94,6 +95,28 @@ async fn a_client_has_a_name_in_the_servers_list() {
     let (_plain, _named) = (bench.locks("").await, bench.locks("client_name=billing-7").await);
     let list: String = bench.query("CLIENT LIST").await;
     assert!(list.contains(" name=dlock ") && list.contains(" name=billing-7 "), "{list}");
+}
+
+async fn each_connection_has_the_name_of_the_library_on_redis_7_2() {
+    let Some(bench) = Bench::new().await else { return };
+    if bench.running.own_server().is_none() || bench.version().await < (7, 2) {
+        return;
+    }
+    // The user distinguishes the connections of this client from those of the test.
+    bench.send("ACL SETUSER app on nopass +@all ~* &*").await;
+    let locks = locks(&bench.running.url().replacen("://", "://app:any@", 1)).await;
+    let held = locks.mutex("foo").lock().await.unwrap();
+    let list = async {
+        bench.wait_for_subscriber("redisson_lock__channel:{foo}").await;
+        let list: String = bench.query("CLIENT LIST").await;
+        held.release().await.unwrap();
+        list
+    };
+    let (next, list) = tokio::join!(locks.mutex("foo").lock().into_future(), list);
+    next.unwrap().release().await.unwrap();
+    let ours: Vec<_> = list.lines().filter(|line| line.contains(" user=app ")).collect();
+    assert_eq!(ours.len(), 2, "not one connection for commands and one for messages: {list}");
+    assert!(ours.iter().all(|line| line.contains(" lib-name=dlock ")), "{ours:?}");
 }
 
 async fn the_master_among_several_hosts_is_found_again_after_it_has_changed() {

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod connections;
 mod minority;
 mod redlock;
 mod redlock_foreign;
@@ -12,6 +13,7 @@ mod topologies;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([
+        connections::tests(),
         minority::tests(),
         redlock::tests(),
         redlock_foreign::tests(),

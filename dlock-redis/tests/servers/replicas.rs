@@ -9,7 +9,8 @@ use std::{
 
 use dlock_core::{ClaimId, Error, Guard, Kind, LockOptions, Locks, Result, Wait, driver::Renewal};
 use dlock_testbed::servers::{Running, Server, redis::Flavour};
-use tokio::time::sleep;
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
 
 use crate::common::{Bench, claim, connect, granted, query, raw, relay::Relay, servers, soon};
 
@@ -23,6 +24,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         replicas_may_take_longer_than_a_command_may,
         a_waiter_is_granted_when_the_replica_is_back,
         grants_that_wait_for_a_replica_delay_no_renewal,
+        a_grant_that_waits_for_replicas_costs_one_or_two_round_trips,
+        while_no_replica_replies_each_grant_delays_the_next_one,
         on_a_cluster_without_replicas_all_locks_are_granted,
         on_a_cluster_the_wait_is_sent_to_the_node_that_has_the_key,
         on_a_cluster_a_new_connection_confirms_no_write_of_another_one,
@@ -101,8 +104,14 @@ async fn left(server: &Server) -> Vec<String> {
 
 /// Returns the number of calls of `WAIT` on a server.
 async fn waits(server: &Server) -> u32 {
-    let stats: String = query(server, "INFO commandstats").await;
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
+    calls(server, "wait").await
+}
+
+/// Returns the number of calls of a command on a server.
+async fn calls(server: &Server, command: &str) -> u32 {
+    let (stats, start): (String, _) =
+        (query(server, "INFO commandstats").await, format!("cmdstat_{command}:calls="));
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
@@ -206,6 +215,58 @@ async fn grants_that_wait_for_a_replica_delay_no_renewal() {
     attempts.iter().for_each(tokio::task::JoinHandle::abort);
     replica.servers()[0].resume().await.unwrap();
     held.release().await.unwrap();
+}
+
+async fn a_grant_that_waits_for_replicas_costs_one_or_two_round_trips() {
+    const GRANTS: u32 = 10;
+    let Some((primary, _replica)) = pair().await else { return };
+    let (server, locks) = (&primary.servers()[0], locks(&primary, 1).await);
+    let grant = async || {
+        let held = locks.mutex("foo").try_lock().await.unwrap().expect("the lock is free");
+        held.release().await.unwrap();
+    };
+    // The first grant shows the client that there is a replica, and writes the label.
+    grant().await;
+    let first = waits(server).await;
+    assert!((1..=2).contains(&first), "the first grant has sent WAIT {first} times");
+    let counts = async || (calls(server, "eval").await, calls(server, "info").await, waits(server).await);
+    let before = counts().await;
+    for _ in 0..GRANTS {
+        grant().await;
+    }
+    let after = counts().await;
+    let waited = after.2 - before.2;
+    assert!((GRANTS..=2 * GRANTS).contains(&waited), "{GRANTS} grants have sent WAIT {waited} times");
+    assert_eq!(after.0 - before.0, waited, "not one renewal with each WAIT");
+    // The counts were queried with INFO twice after its first count and before its last one.
+    assert_eq!(after.1 - before.1, waited + 3, "not one INFO with each WAIT");
+}
+
+async fn while_no_replica_replies_each_grant_delays_the_next_one() {
+    let Some((primary, replica)) = pair().await else { return };
+    let locks = locks(&primary, 1).await;
+    // Shows the client that there is a replica.
+    try_lock(&locks, Kind::Mutex, FIRST)
+        .await
+        .unwrap()
+        .expect("the replica replies")
+        .release()
+        .await
+        .unwrap();
+    replica.servers()[0].pause().await.unwrap();
+    let started_at = Instant::now();
+    let tries = join_all([Kind::Mutex, Kind::Fair, Kind::Write].map(async |kind| {
+        let result = try_lock(&locks, kind, SECOND).await;
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{kind}: {result:?}");
+        started_at.elapsed()
+    }));
+    let mut ended = tries.await;
+    ended.sort_unstable();
+    for (after, seconds) in ended.iter().zip([1.0, 2.0, 3.0]) {
+        // The server may end `WAIT` some milliseconds early.
+        assert!(after.as_secs_f64() > seconds - 0.1, "the calls have ended after {ended:?}");
+    }
+    replica.servers()[0].resume().await.unwrap();
 }
 
 async fn on_a_cluster_without_replicas_all_locks_are_granted() {

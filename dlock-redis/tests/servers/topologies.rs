@@ -10,7 +10,7 @@ use dlock_testbed::servers::{
     redis::{Brand, Flavour, start},
 };
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::common::{
     connect, error_text, query, raw, relay::Relay, replicated, servers, soon, unsubscribe_and_send,
@@ -23,6 +23,8 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_failover_that_loses_a_grant_is_reported_and_the_next_token_is_greater,
         a_cluster_that_is_too_old_is_refused_with_what_it_needs,
         on_a_cluster_waiters_listen_to_one_shard,
+        on_a_cluster_clients_that_publish_in_different_ways_exclude_each_other,
+        on_a_cluster_each_waiter_for_a_mutex_sends_attempts,
         on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed,
         on_a_cluster_a_message_that_was_lost_with_the_subscription_is_made_good,
         on_a_cluster_a_release_whose_reply_is_lost_is_not_reported_as_a_loss,
@@ -126,6 +128,89 @@ async fn on_a_cluster_waiters_listen_to_one_shard() {
     assert_eq!(channels, ["redisson_lock__channel:{foo}"]);
     held.release().await.unwrap();
     drop(timeout(Duration::from_secs(10), waiter).await.expect("the waiter was not woken").unwrap().unwrap());
+}
+
+/// Returns the number of calls of these commands on a server.
+async fn calls<const COUNT: usize>(server: &Server, commands: [&str; COUNT]) -> [u64; COUNT] {
+    let stats: String = query(server, "INFO commandstats").await;
+    commands.map(|command| {
+        let start = format!("cmdstat_{command}:calls=");
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    })
+}
+
+/// Returns the number of subscriptions to the channel of the mutex `foo`, on all nodes: to the
+/// classic channel and to the channel of the shard.
+async fn subscriptions(cluster: &Running) -> [u64; 2] {
+    let mut counts = [0, 0];
+    for server in cluster.servers() {
+        for (count, command) in counts.iter_mut().zip(["NUMSUB", "SHARDNUMSUB"]) {
+            let command = format!("PUBSUB {command} redisson_lock__channel:{{foo}}");
+            *count += query::<(String, u64)>(server, &command).await.1;
+        }
+    }
+    counts
+}
+
+/// Waits until there are these numbers of subscriptions.
+async fn wait_for_subscriptions(cluster: &Running, counts: [u64; 2]) {
+    let subscribed = async {
+        while subscriptions(cluster).await != counts {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), subscribed).await.expect("not these subscriptions");
+}
+
+async fn on_a_cluster_clients_that_publish_in_different_ways_exclude_each_other() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let client = async |pubsub: &str| {
+        Locks::new(connect(&format!("{}?pubsub={pubsub}", running.url())).await.unwrap())
+    };
+    let (classic, sharded) = (client("classic").await, client("sharded").await);
+    let (none, only_classic, only_sharded) = ([0, 0], [1, 0], [0, 1]);
+    for (holder, published, waiting, subscribed) in
+        [(&classic, [1, 0], &sharded, only_sharded), (&sharded, [0, 1], &classic, only_classic)]
+    {
+        let held = holder.mutex("foo").lock().ttl(Duration::from_secs(600)).await.unwrap();
+        assert!(waiting.mutex("foo").try_lock().await.unwrap().is_none(), "two clients hold the lock");
+        let waiter = tokio::spawn(waiting.mutex("foo").lock().ttl(Duration::from_secs(6)).into_future());
+        wait_for_subscriptions(&running, subscribed).await;
+        let node = &running.servers()[2];
+        let before = calls(node, ["publish", "spublish"]).await;
+        held.release().await.unwrap();
+        let after = calls(node, ["publish", "spublish"]).await;
+        let calls = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(calls, published, "the waiter has received the message of the release");
+        let next = timeout(Duration::from_secs(10), waiter).await.expect("the waiter sends no attempt");
+        next.unwrap().unwrap().release().await.unwrap();
+        wait_for_subscriptions(&running, none).await;
+    }
+}
+
+async fn on_a_cluster_each_waiter_for_a_mutex_sends_attempts() {
+    const WAITERS: u64 = 20;
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let (holder, client) = (locks(&running, 300).await, locks(&running, 3).await);
+    let _held = holder.mutex("foo").lock().await.unwrap();
+    let attempts = async || calls(&running.servers()[2], ["eval", "evalsha"]).await.iter().sum::<u64>();
+    let wait_for_attempts = async |count: u64| {
+        let reached = async {
+            while attempts().await < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("a waiter makes no attempt", reached).await;
+    };
+    let (start, mut waiters) = (attempts().await, JoinSet::new());
+    for _ in 0..WAITERS {
+        waiters.spawn(client.mutex("foo").lock().into_future());
+    }
+    // The attempts before and after the subscription.
+    wait_for_attempts(start + 2 * WAITERS).await;
+    // The first waiter alone would take 20 s for these attempts.
+    wait_for_attempts(attempts().await + WAITERS).await;
 }
 
 async fn on_a_cluster_a_node_that_hangs_keeps_no_lock_of_another_from_being_renewed() {

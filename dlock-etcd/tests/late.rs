@@ -12,6 +12,7 @@ use dlock_core::{
     ClaimId, DistributedLock, Kind, LockName, LockOptions, Locks, LostReason, MultiLock, Wait,
     driver::{Attempt, Claim, Release, Renewal, Request, Resumption, Store},
 };
+use etcd_client::LeaseTimeToLiveOptions;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,6 +24,9 @@ fn main() -> std::process::ExitCode {
         an_attempt_whose_reply_is_lost_is_sent_again_and_is_one_claim,
         several_locks_whose_reply_is_lost_are_attempted_again_and_are_one_claim_each,
         a_detachment_whose_reply_is_lost_is_undone_by_a_resumption,
+        a_detachment_that_fails_may_leave_an_empty_lease,
+        the_only_member_has_the_whole_time_limit_to_reply,
+        after_a_break_the_only_member_gets_the_request_once_more,
         a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended,
         a_claim_whose_runtime_has_ended_is_deleted_after_its_ttl,
         claims_with_a_short_time_limit_find_another_member_too,
@@ -260,6 +264,68 @@ async fn a_detachment_whose_reply_is_lost_is_undone_by_a_resumption() {
     assert_eq!((now.lease(), now.create_revision()), (before.lease(), before.create_revision()));
     assert_eq!(leases().await.leases().len(), 1, "the lease of the detached hold is left");
     assert!(matches!(claim.release().await, Ok(Release::Done)));
+}
+
+/// A limit that the README documents. The client cannot revoke the lease.
+async fn a_detachment_that_fails_may_leave_an_empty_lease() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let (store, proxy) = through_proxy(&bench, "session=20s&timeout=2s").await;
+    let (name, mut leases) = (unique(), bench.raw.lease_client());
+    let mut claim = take(&store, &request(&name, Duration::from_secs(12))).await;
+    let used = bench.queue(&name).await[0].lease();
+    // The reply to the request for the lease is still on its way when the link breaks.
+    proxy.delay(Duration::from_millis(400));
+    let mut created = Vec::new();
+    let breaks = async {
+        wait_until("the detachment creates no lease", async || {
+            created =
+                leases.leases().await.expect("a reply").leases().iter().map(|lease| lease.id()).collect();
+            created.retain(|lease| *lease != used);
+            !created.is_empty()
+        })
+        .await;
+        proxy.stall();
+    };
+    let (detached, ()) = tokio::join!(claim.detach(LONG, ClaimId::random()), breaks);
+    detached.expect_err("the link is broken");
+    assert!(claim.release().await.is_err(), "the link is broken");
+    assert_eq!(bench.queue(&name).await[0].lease(), used, "the hold was detached");
+    let options = LeaseTimeToLiveOptions::new().with_keys();
+    let left = bench.raw.lease_client().time_to_live(created[0], Some(options)).await.expect("a reply");
+    assert_eq!(left.keys().len(), 0, "the lease is not empty");
+    assert_eq!(left.granted_ttl(), 600, "the lease does not last as long as the detached hold");
+}
+
+/// With several members, the client would send the request again after a third of the time limit.
+async fn the_only_member_has_the_whole_time_limit_to_reply() {
+    const LIMIT: Duration = Duration::from_secs(3);
+    let Some(bench) = Bench::standalone().await else { return };
+    let (store, proxy) = through_proxy(&bench, "session=20s&timeout=3s").await;
+    let (before, began) = (bench.requests("Txn").await, Instant::now());
+    proxy.hold_answers();
+    let mut claim = store.backend.claim(request(&unique(), LIMIT * 4));
+    timeout(LIMIT + SOON, claim.attempt())
+        .await
+        .expect("the time limit of the call is over")
+        .expect_err("the proxy passes no reply");
+    assert!(began.elapsed() >= LIMIT, "the client waited for {:?}", began.elapsed());
+    assert_eq!(bench.requests("Txn").await - before, 1, "the request was sent again");
+}
+
+async fn after_a_break_the_only_member_gets_the_request_once_more() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let ((store, proxy), name) = (through_proxy(&bench, "session=20s&timeout=9s").await, unique());
+    let mut claim = take(&store, &request(&name, SOON * 3)).await;
+    let before = bench.requests("Txn").await;
+    proxy.hold_answers();
+    let breaks = async {
+        wait_until("the request was not sent", async || bench.requests("Txn").await > before).await;
+        proxy.cut();
+        proxy.pass();
+    };
+    let (released, ()) = tokio::join!(claim.release(), breaks);
+    assert!(matches!(released, Ok(Release::Done)), "{released:?}");
+    assert_eq!(bench.requests("Txn").await - before, 2, "the request is executed twice");
 }
 
 async fn a_hold_is_watched_again_after_the_runtime_of_the_pump_has_ended() {

@@ -13,21 +13,25 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use common::{locks, soon, store, unique};
+use dlock_conformance::Proxy;
 use dlock_core::{Kind, LockOptions};
 use dlock_testbed::servers::{Running, zookeeper::Flavour};
 use futures_util::future::join_all;
 use tokio::{
     io::{self, AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
+    time::sleep,
 };
 use zookeeper_client::Client;
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         without_containers_the_last_to_leave_deletes_the_directory,
+        without_containers_a_directory_outlives_the_session_of_its_last_claim on 2 threads,
         a_server_without_create2_is_refused_with_what_to_do,
         a_directory_whose_counter_is_used_up_is_refused_while_others_queue_there_and_then_made_anew,
     }])
@@ -103,6 +107,40 @@ async fn without_containers_the_last_to_leave_deletes_the_directory() {
         let left = raw.check_stat(&path).await.expect("the server replies");
         assert!(left.is_none(), "{kind:?}: no client uses the lock, and its directory still exists");
     }
+}
+
+/// A limit that the README documents.
+async fn without_containers_a_directory_outlives_the_session_of_its_last_claim() {
+    let Some((url, raw, running)) = lacking(CREATE_CONTAINER).await else { return };
+    let host = url.trim_start_matches("zk://").split('/').next().expect("a host");
+    let proxy = Proxy::to(host.parse().expect("an address")).await.expect("a port is free");
+    let (name, control) = (unique(), unique());
+    let exists = async |path: String| raw.check_stat(&path).await.expect("the server replies").is_some();
+    let client = locks(&format!("zk://{}/test?timeout=10s&session=3s", proxy.address())).await;
+    let held = client.mutex(&name).lock().await.expect("the lock is free");
+    proxy.stall();
+    soon("the session does not end", async {
+        let list = async || raw.list_children(&format!("/test/{name}")).await.expect("the server replies");
+        while !list().await.is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // The server has deleted the empty containers once more when it has deleted this one.
+    let direct = locks(&format!("{}/test?timeout=10s", running.url())).await;
+    drop(direct.mutex(&control).lock().await.expect("the lock is free"));
+    soon("an empty container is not deleted", async {
+        while exists(format!("/test/{control}")).await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(exists(format!("/test/{name}")).await, "the directory was deleted");
+    // The next claim of another client finds the directory, and deletes it.
+    let next = locks(&url).await.mutex(&name).lock().await.expect("the lock is free");
+    assert!(held.is_lost(), "two claims hold the lock");
+    next.release().await.expect("the claim holds the lock");
+    assert!(!exists(format!("/test/{name}")).await, "the directory was not deleted");
 }
 
 async fn a_server_without_create2_is_refused_with_what_to_do() {

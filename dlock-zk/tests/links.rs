@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use common::{lasting_directory, locks, soon, store, unique};
 use dlock_conformance::{Proxy, Unreachable, or_ignore};
-use dlock_core::{Guard, Locks};
+use dlock_core::{
+    Guard, Kind, LockName, Locks,
+    driver::{Attempt, Request},
+};
 use dlock_testbed::servers::{
     Running,
     zookeeper::{Flavour, start, word},
 };
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::{
     sync::OnceCell,
     time::{Instant, sleep, timeout},
@@ -28,7 +31,9 @@ fn main() -> std::process::ExitCode {
         heartbeats_that_are_answered_late_keep_a_hold on 2 threads,
         heartbeats_that_are_answered_keep_a_hold_whose_node_cannot_be_read_in_time on 2 threads,
         connecting_succeeds_though_half_of_the_hosts_are_silent on 2 threads,
+        an_attempt_ends_within_three_quarters_of_the_ttl_and_a_renewal_within_a_third on 2 threads,
         a_heartbeat_is_a_write_that_changes_no_node on 2 threads,
+        a_session_has_six_heartbeats_in_its_timeout on 2 threads,
         a_busy_try_reads_from_the_leader_first on 2 threads,
         a_waiting_permit_sets_its_watches_together on 2 threads,
         a_permit_with_too_many_nodes_to_watch_is_woken_by_the_others on 2 threads,
@@ -216,6 +221,27 @@ async fn connecting_succeeds_though_half_of_the_hosts_are_silent() {
     }
 }
 
+/// The server is silent. Each call may end a little later on a busy machine.
+async fn an_attempt_ends_within_three_quarters_of_the_ttl_and_a_renewal_within_a_third() {
+    const TTL: Duration = Duration::from_secs(8);
+    let Some(running) = server().await else { return };
+    let proxy = Proxy::to(running.servers()[0].address()).await.expect("a port is free");
+    let url = format!("zk://{}/test?timeout=60s&session=60s", proxy.address());
+    let store = common::connect(&url).await.expect("a server is running");
+    let claim = || {
+        let name = LockName::new(unique()).expect("the name is legal");
+        store.backend.claim(Request::new(name, Kind::Mutex, TTL))
+    };
+    let (mut held, mut other) = (claim(), claim());
+    assert!(matches!(held.attempt().await, Ok(Attempt::Granted(_))), "the lock is free");
+    proxy.stall();
+    let (attempt, renewal) =
+        join(timeout(TTL * 7 / 8, other.attempt()), timeout(TTL / 2, held.renew())).await;
+    let attempt = attempt.expect("the attempt takes longer than three quarters of the ttl");
+    assert!(attempt.is_err(), "the server is silent: {attempt:?}");
+    drop(renewal.expect("the renewal takes longer than a third of the ttl"));
+}
+
 /// Returns the number of the last transaction that the servers have confirmed.
 async fn transaction(running: &Running) -> u64 {
     let reply = word(running.servers()[0].address(), "srvr").await.expect("the server replies");
@@ -234,6 +260,21 @@ async fn a_heartbeat_is_a_write_that_changes_no_node() {
     let (before, nodes_before) = (transaction(&running).await, counter(&running, "zk_znode_count").await);
     until("the heartbeats are no writes", async || transaction(&running).await >= before + 2).await;
     assert_eq!(counter(&running, "zk_znode_count").await, nodes_before, "heartbeats leave a node");
+    assert!(!held.is_lost());
+}
+
+async fn a_session_has_six_heartbeats_in_its_timeout() {
+    const SESSION: Duration = Duration::from_secs(6);
+    // The test has its own server, so that no other client writes.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, _proxy) = behind_proxy(&running, "session=6s").await;
+    let held = client.mutex(unique()).lock().await.expect("the lock is free");
+    let (before, began) = (transaction(&running).await, Instant::now());
+    until("the client sends no heartbeats", async || transaction(&running).await >= before + 6).await;
+    // The first of the six may follow at once.
+    let took = began.elapsed();
+    assert!(took >= SESSION * 4 / 6, "six heartbeats in {took:?}");
+    assert!(took < SESSION * 3 / 2, "only six heartbeats in {took:?}");
     assert!(!held.is_lost());
 }
 

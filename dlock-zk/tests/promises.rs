@@ -21,7 +21,7 @@ use tokio::{
     sync::OnceCell,
     time::{Instant, sleep},
 };
-use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
@@ -33,6 +33,7 @@ fn main() -> std::process::ExitCode {
         tokens_grow_on_after_the_directory_was_deleted_and_start_again_with_the_servers_data,
         a_hold_without_its_holder_is_refused_before_any_request,
         a_pair_costs_three_requests,
+        the_first_use_of_a_name_costs_two_or_three_more,
         many_holds_of_a_session_cost_its_heartbeats_and_no_other_request on 2 threads,
         a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_is_only_shown,
         a_claim_whose_new_node_has_the_name_of_an_older_one_waits_for_the_claims_ahead on 2 threads,
@@ -40,6 +41,7 @@ fn main() -> std::process::ExitCode {
         a_name_of_curators_semaphore_is_refused_and_unchanged,
         missing_rights_are_named_and_the_login_of_the_url_has_them,
         a_holder_whose_node_is_unreadable_is_an_error_that_names_the_right,
+        a_root_that_grants_no_rights_costs_no_hold on 2 threads,
         a_missing_chroot_and_a_session_that_is_not_granted_are_reported,
         an_unset_ttl_is_the_longest_that_the_session_can_keep,
         a_crowd_of_one_client_queues_and_is_drained_with_few_requests on 2 threads,
@@ -338,6 +340,25 @@ async fn a_pair_costs_three_requests() {
     assert!((3 * PAIRS..most).contains(&made), "{made} requests for {PAIRS} pairs");
 }
 
+async fn the_first_use_of_a_name_costs_two_or_three_more() {
+    const NAMES: u64 = 100;
+    // The test has its own server, so that no other client is counted.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (client, name) = (locks(&url(&running, "session=30s")).await, unique());
+    let pair = async |number: u64| {
+        let lock = client.mutex(format!("{name}-{number}"));
+        lock.lock().await.expect("the lock is free").release().await.expect("the claim holds the lock");
+    };
+    // The first claim also creates the directory of all locks.
+    pair(NAMES).await;
+    let (before, began) = (requests(&running).await, Instant::now());
+    for number in 0..NAMES {
+        pair(number).await;
+    }
+    let (made, most) = (requests(&running).await - before, 6 * NAMES + idle(began.elapsed()));
+    assert!((5 * NAMES..most).contains(&made), "{made} requests for the first pairs of {NAMES} names");
+}
+
 /// `DLOCK_MANY` is the number of holds. Default: 500.
 async fn many_holds_of_a_session_cost_its_heartbeats_and_no_other_request() {
     const WATCHED: Duration = Duration::from_secs(8);
@@ -387,8 +408,9 @@ async fn a_hold_whose_node_is_deleted_is_lost_at_once_and_a_request_to_release_i
     assert_eq!(soon("the holder is not notified", held.lost()).await, LostReason::Deleted);
 }
 
-/// The directory of a lock is deleted while a waiter is silent. Its numbers begin at zero again, so the
-/// waiter's new node has the name of its deleted one, which the client has seen at the head of the queue.
+/// The directory of a lock is deleted while a waiter is silent. Its numbers begin at zero again, so
+/// the waiter's new node has the name of its deleted one, which the client has seen at the head of
+/// the queue.
 async fn a_claim_whose_new_node_has_the_name_of_an_older_one_waits_for_the_claims_ahead() {
     let Some(running) = server().await else { return };
     let (raw, store) = (raw(running).await, connect(&url(running, "")).await.expect("the server is running"));
@@ -535,6 +557,22 @@ async fn a_holder_whose_node_is_unreadable_is_an_error_that_names_the_right() {
         (1, 0),
         "the claim has left, and the holder is shown: {state:?}"
     );
+}
+
+/// A server refuses the heartbeats of such a client, and a refusal confirms them.
+async fn a_root_that_grants_no_rights_costs_no_hold() {
+    // The test has its own server, because other tests create nodes below the root.
+    let Some(running) = store(Flavour::Standalone).await else { return };
+    let (raw, client) = (raw(&running).await, locks(&url(&running, "session=4s")).await);
+    let held = client.mutex(unique()).lock().await.expect("the lock is free");
+    let nobody = [Acl::new(Permission::ALL, AuthId::new("digest", "nobody:x"))];
+    raw.set_acl("/", &nobody, None).await.expect("all clients may change the rights");
+    let refused = raw.delete("/dlock heartbeat", Some(-2)).await;
+    assert!(matches!(refused, Err(ZkError::NoAuth)), "{refused:?}");
+    // Without confirmed heartbeats, the hold would be lost before the end of the session.
+    let lost = tokio::time::timeout(Duration::from_secs(6), held.lost()).await;
+    assert!(lost.is_err(), "the hold is lost: {lost:?}");
+    held.release().await.expect("the directories have their own rights");
 }
 
 async fn a_missing_chroot_and_a_session_that_is_not_granted_are_reported() {

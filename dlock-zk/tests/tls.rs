@@ -1,17 +1,23 @@
 //! TLS: certificates that the other side does not trust, and certificates as logins.
+#![expect(clippy::disallowed_methods, reason = "the connections of a relay are tasks")]
 
 mod common;
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, net::SocketAddr, time::Duration};
 
 use common::{connect, locks, soon, store, unique};
 use dlock_core::Error;
 use dlock_testbed::servers::zookeeper::{Flavour, tls_params};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 
 fn main() -> std::process::ExitCode {
     dlock_conformance::run_tests([dlock_conformance::tests! {
         an_untrusted_certificate_is_named_as_a_possible_cause,
         a_certificate_is_a_login,
+        a_host_that_the_certificate_does_not_name_is_refused,
     }])
 }
 
@@ -61,6 +67,37 @@ async fn a_certificate_is_a_login() {
     let held = friend.mutex(name).lock().wait(Duration::from_secs(30)).await.expect("the lock was released");
     held.release().await.expect("the claim holds the lock");
     for client in [owner, friend, stranger] {
+        soon("the client cannot be closed", client.close()).await;
+    }
+}
+
+/// Returns an address of this host that leads to the server.
+async fn relay(host: &str, server: String) -> SocketAddr {
+    let listener = TcpListener::bind((host, 0)).await.expect("a port is free");
+    let address = listener.local_addr().expect("the listener is bound");
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&server).await.expect("the server is running");
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    address
+}
+
+/// The certificate of the server names `127.0.0.1` and `localhost`.
+async fn a_host_that_the_certificate_does_not_name_is_refused() {
+    let Some(running) = store(Flavour::Tls).await else { return };
+    let Some(server) = running.own_server() else { return };
+    let (params, address) = (tls_params(server), running.url().trim_start_matches("zk://"));
+    let [named, other] = ["127.0.0.1", "127.0.0.2"].map(|host| relay(host, address.to_owned()));
+    let (named, other) = (named.await, other.await);
+    let error = connect(&format!("zk://{other}?timeout=2s&{params}")).await.map(drop);
+    let error = error.expect_err("the certificate names other hosts");
+    let text = format!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default());
+    assert!(matches!(error, Error::Unavailable { .. }) && text.contains("certificate"), "{text}");
+    for host in [named.to_string(), format!("localhost:{}", named.port())] {
+        let url = format!("zk://{host}?timeout=10s&{params}");
+        let client = soon("the server does not reply", locks(&url)).await;
         soon("the client cannot be closed", client.close()).await;
     }
 }

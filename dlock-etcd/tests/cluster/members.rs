@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Bench, SOON, TTL, connect, kill_leader, leader, soon, spawn, unique};
+use crate::common::{Bench, DeadClaim, SOON, TTL, connect, kill_leader, leader, soon, spawn, unique};
 use dlock_conformance::{Data, Proxy};
 use dlock_core::{Error, Kind, LockOptions, Locks, LostReason, Wait};
 use dlock_testbed::servers::etcd::Flavour;
@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_leader_that_dies_costs_no_lock_and_no_wake_up,
         a_leader_that_is_moved_costs_no_lock_and_no_wake_up,
+        another_leader_gives_the_lease_of_a_dead_client_its_full_ttl_again,
         with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long,
         a_client_connects_as_soon_as_an_election_has_ended,
         an_address_without_a_server_in_the_list_costs_no_acquisition,
@@ -52,6 +53,18 @@ async fn a_leader_that_dies_costs_no_lock_and_no_wake_up() {
     bench.running.servers()[leader].start(Data::Kept).await.expect("the server starts again");
 }
 
+/// Makes the leader hand over its role to another member.
+async fn move_leader(bench: &Bench) {
+    let leader = leader(&bench.running).await;
+    let client_of = async |member: usize| {
+        let address = bench.running.servers()[member].address().to_string();
+        etcd_client::Client::connect([address], None).await.expect("the client connects lazily")
+    };
+    let next = client_of((leader + 1) % 3).await.status().await.expect("a reply");
+    let next = next.header().expect("a header").member_id();
+    client_of(leader).await.move_leader(next).await.expect("the member leads");
+}
+
 async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
     let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
     let (a, b, name) = (bench.locks("").await, bench.locks("").await, unique());
@@ -59,18 +72,22 @@ async fn a_leader_that_is_moved_costs_no_lock_and_no_wake_up() {
         let held = a.mutex(&name).lock().await.expect("the lock is free");
         let waiter = spawn(b.mutex(&name).lock());
         bench.wait_for_claims(&name, 2).await;
-        let leader = leader(&bench.running).await;
-        let client_of = async |member: usize| {
-            let address = bench.running.servers()[member].address().to_string();
-            etcd_client::Client::connect([address], None).await.expect("the client connects lazily")
-        };
-        let next = client_of((leader + 1) % 3).await.status().await.expect("a reply");
-        let next = next.header().expect("a header").member_id();
-        client_of(leader).await.move_leader(next).await.expect("the member leads");
+        move_leader(&bench).await;
         held.release().await.expect("the lock is held");
         let next = tokio::time::timeout(ELECTION, waiter).await.expect("the waiter was not woken");
         next.expect("no panic").expect("the waiter gets the lock").release().await.expect("the lock is held");
     }
+}
+
+/// So the locks of a dead client may stay taken for two sessions.
+async fn another_leader_gives_the_lease_of_a_dead_client_its_full_ttl_again() {
+    let Some(bench) = Bench::new(Flavour::Cluster).await else { return };
+    let name = unique();
+    let dead = DeadClaim::new(&bench, &name).await;
+    move_leader(&bench).await;
+    dead.wait_for_full_ttl(&bench).await;
+    let tried = bench.locks("").await.mutex(&name).try_lock().await.expect("a reply");
+    assert!(tried.is_none(), "the claim of the dead client is missing");
 }
 
 async fn with_one_of_two_members_dead_or_frozen_no_acquisition_fails_or_waits_long() {

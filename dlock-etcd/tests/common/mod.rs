@@ -3,10 +3,10 @@
 
 pub(crate) mod withheld;
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
-use dlock_conformance::Data;
-use dlock_core::{ClaimId, LockOptions, Locks, Result, driver::Store};
+use dlock_conformance::{Data, Proxy};
+use dlock_core::{ClaimId, Guard, LockOptions, Locks, Result, driver::Store};
 use dlock_etcd::DRIVER;
 use dlock_testbed::servers::{
     Running, Server,
@@ -109,6 +109,55 @@ impl Bench {
         let metrics = ask(&self.running.servers()[0], "/metrics").await.expect("a reply");
         let found = metrics.lines().filter(|line| line.starts_with(name) && line.contains(labels));
         found.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+/// The claim of a client that has vanished while it held a lock.
+pub(crate) struct DeadClaim {
+    lease: i64,
+    _guard: Guard,
+    _silent_proxy: Proxy,
+}
+
+impl DeadClaim {
+    /// Ttl of the lease, in seconds.
+    const SESSION: i64 = 60;
+
+    /// Seconds by which a new leader may extend a lease.
+    const ELECTION: i64 = 2;
+
+    /// Takes a lock with a client of the first member that vanishes, and waits until six seconds of
+    /// the client's lease are over.
+    pub(crate) async fn new(bench: &Bench, name: &str) -> Self {
+        let proxy = Proxy::to(bench.running.servers()[0].address()).await.expect("a port is free");
+        let params = format!("session={}s", Self::SESSION);
+        let locks = bench.locks_with(&format!("etcd://{}", proxy.address()), &params).await;
+        let guard = locks.mutex(name).lock().await.expect("the lock is free");
+        proxy.stall();
+        let lease = bench.queue(name).await[0].lease();
+        let claim = Self { lease, _guard: guard, _silent_proxy: proxy };
+        let waited = async {
+            while !claim.has_left(bench, 0..=Self::SESSION - 6).await {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(SOON * 3, waited).await.expect("the client still sends keep-alives");
+        claim
+    }
+
+    /// Waits until more of the lease is left than before. Without a new leader, less and less is
+    /// left.
+    pub(crate) async fn wait_for_full_ttl(&self, bench: &Bench) {
+        wait_until("the lease does not have its full ttl again", async || {
+            self.has_left(bench, Self::SESSION - 5..=Self::SESSION + Self::ELECTION).await
+        })
+        .await;
+    }
+
+    /// Returns whether the server reports one of these numbers of seconds that are left.
+    async fn has_left(&self, bench: &Bench, seconds: RangeInclusive<i64>) -> bool {
+        let lease = bench.raw.lease_client().time_to_live(self.lease, None).await;
+        lease.is_ok_and(|lease| seconds.contains(&lease.ttl()))
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_transaction_can_require_the_lock,
         a_lock_of_etcds_lock_service_and_of_dlock_exclude_and_wake_each_other,
         a_session_that_the_cluster_makes_longer_is_reported,
+        the_maximum_ttl_is_four_fifths_of_the_session,
         all_locks_are_listed_and_keys_of_other_programs_are_not,
         a_key_of_another_program_that_is_no_text_keeps_the_lock_taken on 2 threads,
     }
@@ -202,6 +203,18 @@ async fn a_session_that_the_cluster_makes_longer_is_reported() {
     // The duration of a lease is a whole number of seconds.
     assert_eq!(info.session, Some(Duration::from_secs(11)));
     assert!(*info.ttl.end() < Duration::from_secs(11));
+}
+
+async fn the_maximum_ttl_is_four_fifths_of_the_session() {
+    let Some(bench) = Bench::standalone().await else { return };
+    for seconds in [10, 30] {
+        let store = crate::common::connect(&format!("{}?session={seconds}s", bench.running.url()))
+            .await
+            .expect("the server is running");
+        let info = store.backend.info();
+        assert_eq!(info.session, Some(Duration::from_secs(seconds)));
+        assert_eq!(*info.ttl.end(), Duration::from_secs(seconds) * 4 / 5, "session={seconds}s");
+    }
 }
 
 async fn all_locks_are_listed_and_keys_of_other_programs_are_not() {

@@ -1,5 +1,6 @@
 //! Tests of losses. A loss is reported to its holder at once, and only a loss is.
 
+use dlock_conformance::Data;
 use dlock_core::{DistributedLock, Error, Guard, Kind, LockOptions, LostReason, MultiLock};
 use dlock_etcd::EtcdConfig;
 use etcd_client::{CompactionOptions, Compare, CompareOp, Txn, TxnOp};
@@ -7,13 +8,15 @@ use futures_util::FutureExt;
 use std::time::Duration;
 use tokio::time::sleep;
 
-use crate::common::{Bench, soon, spawn, unique};
+use crate::common::{Bench, DeadClaim, soon, spawn, unique};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
     dlock_conformance::tests! {
         a_key_that_another_client_deletes_is_a_loss_at_once,
         a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter,
+        a_waiter_whose_key_is_deleted_joins_again_at_the_end,
+        a_restarted_server_gives_the_lease_of_a_dead_client_its_full_ttl_again,
         history_that_is_compacted_costs_no_lock_and_no_wake_up,
         a_stale_hold_writes_nothing_and_the_next_holder_does,
         the_guard_of_several_locks_guards_no_write,
@@ -53,6 +56,43 @@ async fn a_lease_that_is_revoked_loses_every_hold_at_once_and_no_waiter() {
     let next = next.expect("no panic").expect("the waiter joins again");
     assert_ne!(bench.queue(&other).await[0].lease(), lease);
     next.release().await.expect("the lock is held");
+}
+
+/// No watch reports the deletion. The waiter reads its queue once in its ttl.
+async fn a_waiter_whose_key_is_deleted_joins_again_at_the_end() {
+    const SHORT: Duration = Duration::from_secs(2);
+    let Some(bench) = Bench::standalone().await else { return };
+    let (holder, a, b, name) =
+        (bench.locks("").await, bench.locks("").await, bench.locks("").await, unique());
+    let held = holder.mutex(&name).lock().await.expect("the lock is free");
+    let waiter = spawn(a.mutex(&name).lock().ttl(SHORT));
+    bench.wait_for_claims(&name, 2).await;
+    let behind = spawn(b.mutex(&name).lock());
+    bench.wait_for_claims(&name, 3).await;
+    let queue = bench.queue(&name).await;
+    bench.raw.kv_client().delete(queue[1].key(), None).await.expect("a reply");
+    bench.wait_for_claims(&name, 2).await;
+    bench.wait_for_claims(&name, 3).await;
+    let keys: Vec<_> = bench.queue(&name).await.iter().map(|claim| claim.key().to_vec()).collect();
+    assert_eq!(keys, [0, 2, 1].map(|place: usize| queue[place].key().to_vec()), "the order of the queue");
+    held.release().await.expect("the lock is held");
+    for next in [behind, waiter] {
+        let next = soon("a waiter was not woken", next).await.expect("no panic");
+        next.expect("the waiter gets the lock").release().await.expect("the lock is held");
+    }
+}
+
+/// So the locks of a dead client may stay taken for longer than its session.
+async fn a_restarted_server_gives_the_lease_of_a_dead_client_its_full_ttl_again() {
+    let Some(bench) = Bench::standalone().await else { return };
+    let (server, name) = (&bench.running.servers()[0], unique());
+    let dead = DeadClaim::new(&bench, &name).await;
+    server.kill().await.expect("the server is running");
+    server.start(Data::Kept).await.expect("the server starts again");
+    bench.running.ready().await.expect("the server is ready again");
+    dead.wait_for_full_ttl(&bench).await;
+    let tried = bench.locks("").await.mutex(&name).try_lock().await.expect("a reply");
+    assert!(tried.is_none(), "the claim of the dead client is missing");
 }
 
 async fn history_that_is_compacted_costs_no_lock_and_no_wake_up() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::{Error, Locks, Registry, Result};
+use dlock_core::{Error, Locks, LostReason, Registry, Result};
 use dlock_mysql::DRIVER;
 use dlock_testbed::servers::Running;
 use sqlx::mysql::MySqlConnection;
@@ -163,6 +163,29 @@ pub(crate) async fn a_locked_row_costs_no_other_lock(server: &Running) {
     for (number, held) in held.into_iter().enumerate() {
         assert!(!held.is_lost(), "job {number} is lost");
     }
+}
+
+/// The reason why this store has no check-in.
+pub(crate) async fn a_transaction_that_locks_the_row_of_a_claim_costs_the_hold(server: &Running) {
+    const TTL: Duration = Duration::from_secs(3);
+    let locks = connect(server, "").await.expect("the server runs");
+    let beside = locks.mutex("beside").lock().ttl(TTL).await.expect("the lock is free");
+    let mut holds = Vec::new();
+    for clause in ["LOCK IN SHARE MODE", "FOR UPDATE"] {
+        let held = locks.mutex(clause).lock().ttl(TTL).await.expect("the lock is free");
+        let mut other = plain_session(server).await;
+        // This isolation level locks the row, but no gap for rows of other claims.
+        execute(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+        let select = format!("SELECT * FROM dlock_queue WHERE name = '{clause}' {clause}");
+        execute(&mut other, &format!("START TRANSACTION; {select}")).await;
+        holds.push((clause, held, other));
+    }
+    for (clause, held, _transaction) in &holds {
+        let lost = timeout(TTL * 4, held.lost()).await;
+        let reason = lost.unwrap_or_else(|_| panic!("{clause}: the hold was renewed"));
+        assert_eq!(reason, LostReason::Expired, "{clause}");
+    }
+    beside.release().await.expect("the lock is still held");
 }
 
 /// Each try of a crowd would otherwise lock the same row and commit, and the later ones would fail.

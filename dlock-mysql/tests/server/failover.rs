@@ -13,7 +13,11 @@ use libtest_mimic::Failed;
 use sqlx::{AssertSqlSafe, Row as _, mysql::MySqlConnection};
 use tokio::time::timeout;
 
-use crate::{SOON, execute, or_failed, plain_session, until, until_reply};
+use crate::{
+    SOON, execute,
+    named::{LONG, until_watched},
+    or_failed, plain_session, until, until_reply,
+};
 
 const CLAIMS: &str = "SELECT COUNT(*) FROM dlock_queue";
 const FENCE: &str = "SELECT COUNT(*) FROM dlock_fence";
@@ -54,9 +58,14 @@ impl Replicated {
     }
 
     async fn connect(&self) -> Locks {
-        let hosts = [&self.primary, &self.replica].map(|server| server.servers()[0].address().to_string());
-        let url = format!("mysql://dlock:s3cret%3A%2F@{}/dlock", hosts.join(","));
-        Registry::new().with(DRIVER).connect(&url).await.expect("the primary accepts writes")
+        self.connect_to([&self.primary, &self.replica], "").await
+    }
+
+    /// Connects with a URL that names the servers in this order.
+    async fn connect_to(&self, servers: [&Running; 2], params: &str) -> Locks {
+        let hosts = servers.map(|server| server.servers()[0].address().to_string());
+        let url = format!("mysql://dlock:s3cret%3A%2F@{}/dlock{params}", hosts.join(","));
+        Registry::new().with(DRIVER).connect(&url).await.expect("one of the servers accepts writes")
     }
 
     /// Waits until the replica has received the tables with all rows of the fence, and `claims` claims.
@@ -120,5 +129,42 @@ pub(crate) async fn a_replica_forgets_the_holds_that_it_has_not_received(brand: 
     assert!(next.token() > held.token(), "{:?} follows {:?}", next.token(), held.token());
     timeout(SOON * 3, held.lost()).await.expect("the first holder is notified");
     next.release().await?;
+    Ok(())
+}
+
+pub(crate) async fn a_named_lock_is_lost_with_its_server(brand: Brand) -> Result<(), Failed> {
+    let mut servers = Replicated::start(brand).await?;
+    let hosts = [&servers.primary, &servers.replica];
+    let holder = servers.connect_to(hosts, "?mode=session").await;
+    let other = servers.connect_to(hosts, "?mode=session").await;
+    let held = holder.mutex("job").lock().ttl(LONG).await?;
+    until_watched(&holder, "job").await;
+    // Named locks are not replicated.
+    servers.until_replicated(0).await;
+    servers.fail_over().await;
+    timeout(SOON, held.lost()).await.expect("the holder is notified long before the next renewal");
+    let next = until_reply(SOON * 2, || async { other.mutex("job").try_lock().await })
+        .await
+        .expect("the lock is free on the replica");
+    next.release().await?;
+    Ok(())
+}
+
+/// A limit of replication that the README documents. The URL of the second client names the replica
+/// first, and the replica is not read-only.
+pub(crate) async fn a_replica_that_lags_behind_and_accepts_writes_grants_a_held_lock(
+    brand: Brand,
+) -> Result<(), Failed> {
+    let mut servers = Replicated::start(brand).await?;
+    let holder = servers.connect().await;
+    holder.mutex("job").lock().await?.release().await?;
+    servers.until_replicated(0).await;
+    execute(&mut servers.session, "STOP REPLICA; SET GLOBAL read_only = 0").await;
+    let held = holder.mutex("job").lock().ttl(LONG).await?;
+    let other = servers.connect_to([&servers.replica, &servers.primary], "").await;
+    let next = other.mutex("job").try_lock().await?.expect("the replica has not received the hold");
+    assert!(!held.is_lost(), "the server of the first holder still runs");
+    next.release().await?;
+    held.release().await?;
     Ok(())
 }

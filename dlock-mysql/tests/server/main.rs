@@ -71,6 +71,9 @@ fn main() -> ExitCode {
         named::a_release_that_the_server_does_late_is_no_loss,
         named::a_short_ttl_is_renewed_and_a_long_one_is,
         named::other_programs_are_shown_and_their_locks_are_broken,
+        named::the_lock_of_a_host_that_vanishes_is_granted_after_its_hold_is_lost,
+        named::a_waiter_whose_client_has_vanished_delays_the_next_one_for_seconds,
+        named::a_user_without_rights_sees_the_owners_connection_and_breaks_no_lock,
         bad::a_database_that_is_not_there_is_refused,
         bad::few_rights_are_enough_once_the_tables_are_there,
         bad::a_tiny_packet_is_refused,
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         bad::a_hold_whose_release_fails_is_not_renewed,
         bad::a_locked_row_costs_no_other_lock,
         bad::a_refused_try_waits_for_no_locked_row,
+        bad::a_transaction_that_locks_the_row_of_a_claim_costs_the_hold,
         bad::a_client_that_closes_aborts_no_connection,
         bad::an_expired_row_that_is_locked_delays_no_release,
         bad::locked_tables_collect_no_sessions,
@@ -108,6 +112,7 @@ fn main() -> ExitCode {
         reach::a_socket_leads_to_the_server,
         reach::a_named_lock_is_lost_when_its_server_becomes_read_only,
         reach::a_hold_continues_where_writes_are_accepted,
+        reach::two_servers_that_accept_writes_grant_one_named_lock_twice,
         reach::a_waiter_listens_at_the_server_that_takes_writes,
         reach::a_session_from_before_a_restart_is_not_taken_for_another,
         reach::an_attempt_that_finds_no_connection_is_not_released,
@@ -116,6 +121,7 @@ fn main() -> ExitCode {
         storm::many_locks_are_renewed_by_few_statements,
         swap::the_queue_works_where_a_proxy_swaps_sessions,
         swap::named_locks_are_refused_where_a_proxy_swaps_sessions,
+        swap::a_hold_is_lost_when_a_proxy_begins_to_swap_and_its_lock_stays_taken,
         swap::without_doorbells_no_named_lock_is_requested,
     };
     let trials = [Brand::Mariadb, Brand::Mysql].into_iter().flat_map(|brand| {
@@ -137,7 +143,7 @@ fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
         let case = *case;
         Trial::test(named(name), move || run(brand, case))
     });
-    let with_own_servers: [(&str, CaseWithOwnServers); 4] = [
+    let with_own_servers: [(&str, CaseWithOwnServers); 6] = [
         ("a_certificate_is_verified", |on, brand| on.block_on(a_certificate_is_verified(brand))),
         ("a_binary_log_of_statements_is_refused_and_the_other_formats_work", |on, brand| {
             on.block_on(a_binary_log_of_statements_is_refused_and_the_other_formats_work(brand))
@@ -147,6 +153,12 @@ fn trials(brand: Brand, cases: &[(String, Case)]) -> Vec<Trial> {
         }),
         ("failover::a_replica_forgets_the_holds_that_it_has_not_received", |on, brand| {
             on.block_on(failover::a_replica_forgets_the_holds_that_it_has_not_received(brand))
+        }),
+        ("failover::a_named_lock_is_lost_with_its_server", |on, brand| {
+            on.block_on(failover::a_named_lock_is_lost_with_its_server(brand))
+        }),
+        ("failover::a_replica_that_lags_behind_and_accepts_writes_grants_a_held_lock", |on, brand| {
+            on.block_on(failover::a_replica_that_lags_behind_and_accepts_writes_grants_a_held_lock(brand))
         }),
     ];
     let with_own_servers = with_own_servers

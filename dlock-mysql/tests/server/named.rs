@@ -2,7 +2,9 @@
 
 use std::{thread, time::Duration};
 
-use dlock_core::Locks;
+use dlock_conformance::Proxy;
+use dlock_core::{Error, Locks, Registry};
+use dlock_mysql::DRIVER;
 use dlock_testbed::servers::{Running, mysql::Brand};
 use futures_util::future::{join, join_all};
 use tokio::{
@@ -202,7 +204,7 @@ pub(crate) async fn a_dead_client_holds_nothing(server: &Running) {
     let dead = thread::spawn(move || {
         let runtime = Runtime::new().expect("a runtime");
         let held = runtime.block_on(async {
-            let locks = dlock_core::Registry::new().with(dlock_mysql::DRIVER).connect(&url).await;
+            let locks = Registry::new().with(DRIVER).connect(&url).await;
             let locks = locks.expect("the server runs");
             let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
             until_watched(&locks, "job").await;
@@ -214,6 +216,85 @@ pub(crate) async fn a_dead_client_holds_nothing(server: &Running) {
     dead.join().expect("the task does not panic");
     let held = timeout(SOON, locks.mutex("job").lock().ttl(LONG)).await;
     drop(held.expect("the server releases the lock long before its ttl").expect("the lock is granted"));
+}
+
+/// Connects in session mode through a proxy.
+async fn session_mode_through(server: &Running) -> (Locks, Proxy) {
+    let real = server.servers()[0].address();
+    let proxy = Proxy::to(real).await.expect("a port is free");
+    let url = server.url().replace(&real.to_string(), &proxy.address().to_string());
+    let locks = Registry::new().with(DRIVER).connect(&format!("{url}?mode=session")).await;
+    (locks.expect("the server runs"), proxy)
+}
+
+/// The server notices the silence of the host after the ttl, or a quarter of the ttl later.
+pub(crate) async fn the_lock_of_a_host_that_vanishes_is_granted_after_its_hold_is_lost(server: &Running) {
+    const TTL: Duration = Duration::from_secs(4);
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let (vanishing, proxy) = session_mode_through(server).await;
+    let held = vanishing.mutex("job").lock().ttl(TTL).await.expect("the lock is free");
+    until_watched(&locks, "job").await;
+    let waits = tokio::spawn(locks.mutex("job").lock().ttl(LONG).into_future());
+    until(&mut other, WAITING_FOR_JOB, 1).await;
+    proxy.stall();
+    let next = timeout(TTL * 5 / 4 + SOON, waits).await;
+    assert!(held.is_lost(), "two clients hold the lock");
+    let next = next.expect("the server releases the lock").expect("the task does not panic");
+    next.expect("the lock is granted").release().await.expect("the lock is still held");
+}
+
+pub(crate) async fn a_waiter_whose_client_has_vanished_delays_the_next_one_for_seconds(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    let (vanishing, proxy) = session_mode_through(server).await;
+    let held = locks.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
+    let vanished = tokio::spawn(vanishing.mutex("job").lock().ttl(LONG).into_future());
+    until(&mut other, WAITING_FOR_JOB, 1).await;
+    let waits = tokio::spawn(locks.mutex("job").lock().ttl(LONG).into_future());
+    until(&mut other, WAITING_FOR_JOB, 2).await;
+    proxy.stall();
+    held.release().await.expect("the lock is still held");
+    // The server grants the lock to the vanished client, and waits for its reply for two seconds.
+    let next = timeout(SOON * 2, waits).await.expect("the next waiter gets the lock long before the ttl");
+    assert!(!vanished.is_finished(), "the wait of the vanished client ended: {:?}", vanished.await);
+    let next = next.expect("the task does not panic").expect("the lock is granted");
+    next.release().await.expect("the lock is still held");
+    vanished.abort();
+}
+
+pub(crate) async fn a_user_without_rights_sees_the_owners_connection_and_breaks_no_lock(server: &Running) {
+    let (locks, mut other) = (session_mode(server).await, plain_session(server).await);
+    for user in ["holder", "app"] {
+        let create = format!(
+            "CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'x';
+            GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.* TO {user}@'127.0.0.1'"
+        );
+        execute(&mut other, &create).await;
+    }
+    let address = server.servers()[0].address();
+    let connect_as = async |user: &str| {
+        let url = format!("mysql://{user}:x@{address}/dlock?mode=session");
+        Registry::new().with(DRIVER).connect(&url).await.expect("these rights are enough")
+    };
+    let held = connect_as("holder").await.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
+    // A user with the right PROCESS sees the claim.
+    until_watched(&locks, "job").await;
+    let owner = query(&mut other, "SELECT IS_USED_LOCK('job')").await;
+    let app = connect_as("app").await;
+    let state = app.inspect("job").await.expect("the server replies").expect("the lock is held");
+    let [holder] = &state.holders[..] else { panic!("{state:?}") };
+    assert_eq!(holder.id, format!("connection {owner}"));
+    assert_eq!((&holder.who, holder.ttl_left), (&None, None), "the user sees a session of another user");
+    let error = app.force_release("job").await.expect_err("the user may not end the session");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(!held.is_lost(), "the hold is lost");
+    let right = match brand(&mut other).await {
+        Brand::Mariadb => "CONNECTION ADMIN",
+        Brand::Mysql => "CONNECTION_ADMIN",
+    };
+    execute(&mut other, &format!("GRANT {right} ON *.* TO app@'127.0.0.1'")).await;
+    let app = connect_as("app").await;
+    assert!(app.force_release("job").await.expect("the user may end the session"), "the lock was held");
+    timeout(SOON, held.lost()).await.expect("the holder is notified long before the next renewal");
 }
 
 pub(crate) async fn a_wait_that_is_given_up_leaves_no_session_waiting(server: &Running) {

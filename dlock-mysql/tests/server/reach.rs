@@ -110,6 +110,24 @@ pub(crate) async fn a_named_lock_is_lost_when_its_server_becomes_read_only(serve
     }
 }
 
+/// A limit of named locks that the README documents. The second client cannot reach the first host.
+pub(crate) async fn two_servers_that_accept_writes_grant_one_named_lock_twice(server: &Running) {
+    let mut one = plain_session(server).await;
+    let beside = start(brand(&mut one).await, Flavour::Standalone).await.expect("a second server runs");
+    let (first, second) = (server.servers()[0].address(), beside.servers()[0].address());
+    let proxy = Proxy::to(first).await.expect("a port is free");
+    proxy.hang_up();
+    let holder = connect_at(&format!("{first},{second}/dlock?mode=session")).await.expect("a host replies");
+    let held = holder.mutex("job").lock().ttl(LONG).await.expect("the lock is free");
+    let hosts = format!("{},{second}/dlock?mode=session", proxy.address());
+    let other = connect_at(&hosts).await.expect("the second host replies");
+    let next = other.mutex("job").try_lock().await.expect("the server replies");
+    let next = next.expect("the second server does not know the locks of the first one");
+    assert!(!held.is_lost(), "the server of the first holder still runs");
+    next.release().await.expect("the lock is still held");
+    held.release().await.expect("the lock is still held");
+}
+
 /// The servers of the test do not replicate, so the hold is lost. On a replica the hold would
 /// continue.
 pub(crate) async fn a_hold_continues_where_writes_are_accepted(server: &Running) {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use dlock_core::{Error, Locks, Registry};
+use dlock_core::{Error, Locks, LostReason, Registry};
 use dlock_mysql::DRIVER;
 use dlock_testbed::servers::Running;
 use futures_util::future::join_all;
@@ -22,15 +22,26 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{execute, plain_session, query};
+use crate::{execute, plain_session, query, until};
 
 /// First byte of a reply that is an error.
 const ERROR: u8 = 0xff;
 
 struct Swapping {
     address: SocketAddr,
-    calls: Arc<Mutex<String>>,
+    traffic: Arc<Traffic>,
     task: AbortHandle,
+}
+
+/// State that the connections of a proxy share.
+#[derive(Default)]
+struct Traffic {
+    /// All calls of all clients.
+    calls: Mutex<String>,
+    /// Whether all calls of a client go to one session.
+    is_sticky: AtomicBool,
+    /// Whether the sessions of a client stay open after it has disconnected, as in a pool.
+    keeps_sessions: AtomicBool,
 }
 
 impl Swapping {
@@ -45,14 +56,14 @@ impl Swapping {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let (address, server) =
             (listener.local_addr().expect("the listener is bound"), server.servers()[0].address());
-        let calls = Arc::<Mutex<String>>::default();
-        let recorded = Arc::clone(&calls);
+        let traffic = Arc::<Traffic>::default();
+        let shared = Arc::clone(&traffic);
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(swap(client, server, Arc::clone(&recorded)));
+                tokio::spawn(swap(client, server, Arc::clone(&shared)));
             }
         });
-        Self { address, calls, task: task.abort_handle() }
+        Self { address, traffic, task: task.abort_handle() }
     }
 
     async fn connect(&self, params: &str) -> Locks {
@@ -62,7 +73,7 @@ impl Swapping {
 
     /// Returns whether a call contained this text.
     fn was_sent(&self, text: &str) -> bool {
-        self.calls.lock().contains(text)
+        self.traffic.calls.lock().contains(text)
     }
 }
 
@@ -93,7 +104,7 @@ fn without_tls(greeting: &mut [u8]) {
 
 /// Forwards the calls of a client to two sessions alternately. The call after an error goes to the
 /// same session, because it undoes the refused call.
-async fn swap(client: TcpStream, server: SocketAddr, calls: Arc<Mutex<String>>) -> io::Result<()> {
+async fn swap(client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>) -> io::Result<()> {
     let (mut from_client, mut to_client) = client.into_split();
     let mut one = TcpStream::connect(server).await?;
     let mut greeting = packet(&mut one).await?;
@@ -126,17 +137,22 @@ async fn swap(client: TcpStream, server: SocketAddr, calls: Arc<Mutex<String>>) 
         let mut is_first = false;
         loop {
             let call = packet(&mut from_client).await?;
-            calls.lock().push_str(&String::from_utf8_lossy(&call));
+            traffic.calls.lock().push_str(&String::from_utf8_lossy(&call));
             is_first ^= !failed.swap(false, Relaxed);
+            is_first |= traffic.is_sticky.load(Relaxed);
             let session = if is_first { &mut to_one } else { &mut to_other };
             session.write_all(&call).await?;
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = forward_calls => ended,
         ended = forward_replies(from_one) => ended,
         ended = forward_replies(from_other) => ended,
+    };
+    if traffic.keeps_sessions.load(Relaxed) {
+        std::future::pending::<()>().await;
     }
+    ended
 }
 
 pub(crate) async fn the_queue_works_where_a_proxy_swaps_sessions(server: &Running) {
@@ -175,6 +191,25 @@ pub(crate) async fn named_locks_are_refused_where_a_proxy_swaps_sessions(server:
     let free = query(&mut plain_session(server).await, "SELECT IS_FREE_LOCK('job')").await;
     assert_eq!(free, 1, "the refused lock was taken");
     locks.close().await;
+}
+
+/// A limit of named locks that the README documents. The lock stays taken, because the proxy keeps
+/// the session that owns it.
+pub(crate) async fn a_hold_is_lost_when_a_proxy_begins_to_swap_and_its_lock_stays_taken(server: &Running) {
+    const TTL: Duration = Duration::from_secs(8);
+    let proxy = Swapping::to(server).await;
+    proxy.traffic.is_sticky.store(true, Relaxed);
+    proxy.traffic.keeps_sessions.store(true, Relaxed);
+    let locks = proxy.connect("?mode=session").await;
+    let held = locks.mutex("job").lock().ttl(TTL).await.expect("the lock is free");
+    proxy.traffic.is_sticky.store(false, Relaxed);
+    let reason = timeout(TTL * 2, held.lost()).await.expect("the loss is reported");
+    assert_eq!(reason, LostReason::Deleted, "no renewal has reported the loss");
+    let mut root = plain_session(server).await;
+    let owner = query(&mut root, "SELECT COALESCE(IS_USED_LOCK('job'), 0)").await;
+    assert_ne!(owner, 0, "the lock is free although its session lives");
+    execute(&mut root, &format!("KILL {owner}")).await;
+    until(&mut root, "SELECT IS_FREE_LOCK('job')", 1).await;
 }
 
 pub(crate) async fn without_doorbells_no_named_lock_is_requested(server: &Running) {

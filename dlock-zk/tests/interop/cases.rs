@@ -81,6 +81,37 @@ pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_l
     locks.close().await;
 }
 
+/// The peer's mutex ignores read and write locks, so dlock must not take one beside it.
+pub(crate) async fn a_read_or_write_lock_of_dlock_refuses_a_directory_of_its_mutex(
+    border: &Border<Zookeeper>,
+) {
+    let (name, other, locks) = (unique(), border.contender(Mutex), border.locks().await);
+    took(other.lock(Mutex, &name, LONG).await);
+    for kind in [Kind::Read, Kind::Write] {
+        let refused = locks.of(kind, &name).lock(&LockOptions::new().ttl(TTL)).await.map(drop);
+        assert!(matches!(refused, Err(Error::WrongKind { .. })), "{kind}: {refused:?}");
+    }
+    other.unlock(Mutex, &name).await.expect("the claim holds the lock");
+    for kind in [Read, Write] {
+        lock(&locks, kind, &name).await.release().await.expect("the claim holds the lock");
+    }
+    locks.close().await;
+}
+
+/// A limit that the README documents. The peer ignores the node of dlock's mutex.
+pub(crate) async fn its_read_and_write_locks_are_granted_beside_a_mutex_of_dlock(border: &Border<Zookeeper>) {
+    let (name, locks) = (unique(), border.locks().await);
+    let guard = lock(&locks, Mutex, &name).await;
+    for kind in [Read, Write] {
+        let other = border.contender(kind);
+        took(other.try_lock(kind, &name).await);
+        assert!(!guard.is_lost(), "the node of the mutex still exists");
+        other.unlock(kind, &name).await.expect("the claim holds the lock");
+    }
+    guard.release().await.expect("the claim holds the lock");
+    locks.close().await;
+}
+
 /// The peer's leader latch and its mutex ignore each other, so dlock must not take a mutex beside a
 /// latch, or stand for election beside a mutex.
 pub(crate) async fn a_mutex_of_dlock_refuses_a_directory_of_its_latch(border: &Border<Zookeeper>) {

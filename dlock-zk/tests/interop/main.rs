@@ -86,6 +86,7 @@ fn of_a_peer(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
         cases::dlock_shows_what_the_other_holds(Write);
         cases::a_fair_hold_and_a_permit_keep_its_mutex_out();
         cases::a_mutex_of_dlock_refuses_a_directory_of_its_read_and_write_locks();
+        cases::a_read_or_write_lock_of_dlock_refuses_a_directory_of_its_mutex();
         what_it_held_when_it_was_killed_is_free_after_its_ttl();
         a_mixed_fleet_loses_nothing(&[Mutex]);
         a_mixed_fleet_loses_nothing(&[Read, Write]);
@@ -95,6 +96,7 @@ fn of_a_peer(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
 fn of_curator(border: &Arc<Border<Zookeeper>>) -> Vec<Trial> {
     border_trials! { border;
         cases::its_writer_stays_out_of_a_downgraded_hold();
+        cases::its_read_and_write_locks_are_granted_beside_a_mutex_of_dlock();
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
 pub(crate) fn tests() -> Vec<Trial> {
     dlock_conformance::tests! {
         every_link_leads_to_a_file_and_a_heading on no runtime,
+        every_footnote_has_one_mark_and_one_definition on no runtime,
         the_contents_list_every_page_with_its_title on no runtime,
         every_block_has_a_test_or_a_reason on no runtime,
         the_front_page_fits_on_one_screen on no runtime,
@@ -65,11 +66,40 @@ fn links(page: &Page) -> Vec<(usize, String)> {
         links.extend(
             text.split("](").skip(1).filter_map(|rest| Some((number, rest.split_once(')')?.0.to_owned()))),
         );
-        if let Some((_, target)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+        if let Some((label, target)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]: "))
+            && !label.starts_with('^')
+        {
             links.push((number, target.to_owned()));
         }
     }
     links
+}
+
+/// Returns the labels of the footnote marks in a line, and whether each begins a definition.
+fn footnotes(line: &str) -> impl Iterator<Item = (&str, bool)> {
+    let begins_with_definition = line.starts_with("[^");
+    line.split("[^").skip(1).enumerate().filter_map(move |(number, rest)| {
+        let (label, rest) = rest.split_once(']')?;
+        Some((label, begins_with_definition && number == 0 && rest.starts_with(": ")))
+    })
+}
+
+fn every_footnote_has_one_mark_and_one_definition() {
+    let mut checked = 0;
+    for page in files_below(&root()).into_iter().map(Page::read) {
+        // The numbers of marks and of definitions.
+        let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
+        for (_, line) in page.prose() {
+            for (label, is_definition) in footnotes(line) {
+                let (marks, definitions) = counts.entry(label.to_owned()).or_default();
+                *(if is_definition { definitions } else { marks }) += 1;
+            }
+        }
+        checked += counts.len();
+        let wrong: Vec<_> = counts.iter().filter(|(_, counts)| **counts != (1, 1)).collect();
+        assert!(wrong.is_empty(), "{}: marks and definitions of footnotes: {wrong:?}", page.name());
+    }
+    assert!(checked > 300, "only {checked} footnotes were found");
 }
 
 fn every_link_leads_to_a_file_and_a_heading() {

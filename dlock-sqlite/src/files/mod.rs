@@ -185,18 +185,19 @@ pub(crate) fn check(path: &Path) -> Result<StoreUsers> {
     Ok(users)
 }
 
-/// Refuses an empty file beside the log or the index of a file that was deleted or replaced. SQLite
-/// finds them by name, and processes that still use the deleted file would share them.
+/// Does not open an empty file beside the log or the index of a file that was deleted or replaced.
+/// SQLite finds them by name, and processes that still use the deleted file would share them. The
+/// error is transient, because the files may be just being deleted, one after the other.
 fn check_side_files(path: &Path) -> Result<()> {
     let side = ["-wal", "-shm"].map(|suffix| beside(path, suffix)).into_iter().find(|side| side.exists());
     // Examined after the side files. SQLite creates them only for a file that is not empty.
     let is_empty = fs::symlink_metadata(path).is_ok_and(|file| file.len() == 0);
     match side.filter(|_| is_empty) {
-        Some(side) => Err(refusal(
-            &side,
-            "is of another file, which was deleted or replaced: stop the processes that use that file, and delete the \
-             file with its `-wal` and `-shm`",
-        )),
+        Some(side) => Err(STORE.unavailable(format!(
+            "`{}` is of another file, which was deleted or replaced: stop the processes that use that file, and delete \
+             the file with its `-wal` and `-shm`",
+            side.display()
+        ))),
         None => Ok(()),
     }
 }

@@ -83,22 +83,21 @@ impl Gate {
             Reply::Waiting { lock, is_stalled: false } => lock,
             Reply::Waiting { is_stalled: true, .. } | Reply::Refused => return None,
         };
-        let (start, mut last_write) = (Instant::now(), self.last_write());
-        let time_left = deadline.saturating_duration_since(start);
-        let give_up_at = start + (time_left - UNGATED_TIME.min(time_left / 2));
+        let mut last_write = self.last_write();
+        let time_left = deadline.saturating_duration_since(Instant::now());
+        let give_up_at = deadline - UNGATED_TIME.min(time_left / 2);
         loop {
             let left = give_up_at.saturating_duration_since(Instant::now());
             if let Ok(result) = timeout(left.min(STALL_LIMIT), &mut lock).await {
                 return result.ok();
             }
             let current = self.last_write();
-            if current == last_write || left <= STALL_LIMIT {
-                // Later calls need not find out again. A shorter wait shows nothing.
-                if start.elapsed() >= STALL_LIMIT
-                    && let Some(wait) = &mut *self.wait.lock()
-                {
-                    wait.is_stalled = true;
-                }
+            let is_stalled = current == last_write && left >= STALL_LIMIT;
+            if is_stalled && let Some(wait) = &mut *self.wait.lock() {
+                // Later calls need not find out again.
+                wait.is_stalled = true;
+            }
+            if is_stalled || left <= STALL_LIMIT {
                 return None;
             }
             last_write = current;
@@ -128,7 +127,12 @@ impl Gate {
             return Reply::Refused;
         };
         match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
-            Ok(lock) => Reply::Locked(lock),
+            Ok(lock) => {
+                if let Some(wait) = &mut *self.wait.lock() {
+                    wait.is_stalled = false;
+                }
+                Reply::Locked(lock)
+            }
             Err((Errno::WOULDBLOCK, handle)) => self.join(handle),
             Err(_) => Reply::Refused,
         }

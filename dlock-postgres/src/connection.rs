@@ -28,7 +28,7 @@ use crate::{
     sql::{self, CLOCK, Function, Param, column},
 };
 use dial::LaneDial;
-pub(crate) use dial::{Dial, Messages, Opened, ServerId, drive, first_row, rows, text_column};
+pub(crate) use dial::{Dial, Endpoint, Messages, Opened, ServerId, drive, first_row, rows, text_column};
 pub(crate) use location::QueueLocation;
 pub(crate) use probe::listen;
 
@@ -139,16 +139,20 @@ impl Connection {
         self.on_a_session(limit, |session| async move { session.rows(query).await }).await
     }
 
-    /// Sends a notification from a lane to this server. Returns the process id of its session.
-    /// Gives up the lanes to other servers that it finds, because `server` was chosen after them.
-    pub(crate) async fn notify(&self, channel: &str, payload: &str, server: ServerId) -> Result<String> {
+    /// Sends a notification from a lane to the server of the connection that listens. Returns the
+    /// process id of its session. Gives up the lanes to other servers that were opened before the
+    /// listening connection.
+    ///
+    /// # Errors
+    /// If a lane was opened to another server after that connection, which has to move, too.
+    pub(crate) async fn notify(&self, channel: &str, payload: &str, listener: Endpoint) -> Result<String> {
         // Both texts consist of letters, digits and `_`.
         let query = format!(
             "SELECT pg_catalog.pg_notify('{channel}', '{payload}'), pg_catalog.pg_backend_pid() AS pid"
         );
         let query = &query;
         let row = self
-            .on_a_session_of(Some(server), self.long_timeout(), |session| async move {
+            .on_a_session_of(Some(listener), self.long_timeout(), |session| async move {
                 session.first_row(query).await
             })
             .await?;
@@ -173,9 +177,13 @@ impl Connection {
         let identity = &sql::identity(schema);
         let row = self.on_a_session(self.long_timeout(), |session| async move {
             if text_column(&session.first_row(exists).await?, "is_complete") != "true" {
-                match session.execute_all(create).await {
-                    Err(error) if error::was_conflict(&error) => session.execute_all(create).await?,
-                    result => result?,
+                let mut created = session.execute_all(create).await;
+                if created.as_ref().is_err_and(error::was_conflict) {
+                    created = session.execute_all(create).await;
+                }
+                match created {
+                    Err(error) if error::is_complete(&error) => {}
+                    created => created?,
                 }
             }
             session.first_row(identity).await
@@ -197,11 +205,11 @@ impl Connection {
         self.on_a_session_of(None, timeout, requests).await
     }
 
-    /// As [`on_a_session`](Self::on_a_session), on a session of this server if there is one. Gives
-    /// up each lane to another server at most once.
+    /// As [`on_a_session`](Self::on_a_session), on a session of the server of `listener` if there is
+    /// one. Gives up each earlier lane to another server at most once.
     async fn on_a_session_of<T, F>(
         &self,
-        server: Option<ServerId>,
+        listener: Option<Endpoint>,
         timeout: Duration,
         requests: impl Fn(Arc<Session>) -> F,
     ) -> Result<T>
@@ -216,8 +224,13 @@ impl Connection {
             let reserved = self.reserved(Priority::Urgent);
             let opened = self.lanes.open_least_busy(reserved, true, deadline, timeout, &mut unopened).await?;
             let Some(OpenLane { lane, live, counted: _counted }) = opened else { continue };
-            if server.is_some_and(|server| server != live.connection.server()) {
-                let error = lane.give_up(&live, STORE.unavailable("the session is on another server"));
+            let endpoint = live.connection.endpoint();
+            if let Some(listener) = listener.filter(|listener| listener.server != endpoint.server) {
+                let error = STORE.unavailable("the session is on another server");
+                if endpoint.opened_at >= listener.opened_at {
+                    return Err(error);
+                }
+                let error = lane.give_up(&live, error);
                 given_up += 1;
                 if given_up > lanes {
                     return Err(error);

@@ -115,7 +115,7 @@ impl Meaning {
 }
 
 const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, and to update the \
-    functions it must own the schema, or an administrator runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
+    functions it must own them, or an administrator runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
 
 pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or `default_transaction_read_only` is set; name the primary in the URL";
 
@@ -248,6 +248,13 @@ pub(crate) fn was_cancelled(error: &Error) -> bool {
 /// or the server has lost its data.
 pub(crate) fn lacks_schema(error: &Error) -> bool {
     client_error(error).is_some_and(|error| Meaning::of(error) == Some(Meaning::MissingSchema))
+}
+
+/// Returns whether the schema was complete already when the query that creates it had its turn.
+pub(crate) fn is_complete(error: &Error) -> bool {
+    const COMPLETE: &str = "DL002";
+    client_error::<tokio_postgres::Error>(error)
+        .is_some_and(|error| error.code().is_some_and(|code| code.code() == COMPLETE))
 }
 
 /// Returns whether the server accepts no writes. Another host of the URL may accept them.

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     config::PostgresConfig,
-    connection::{Call, Opened, ServerId, first_row, rows},
+    connection::{Call, Endpoint, Opened, first_row, rows},
     error,
     sql::{CLOCK, Function},
 };
@@ -25,8 +25,7 @@ use crate::{
 /// A session. Calls are sent at once, and the server executes them in order.
 pub(crate) struct Session {
     client: Client,
-    /// The server that has opened the session.
-    server: ServerId,
+    endpoint: Endpoint,
     schema: String,
     /// Prepared statements, in the order of [`Function`]. `None` if the statements of each call are
     /// sent with it, because a connection pooler does not support prepared ones.
@@ -55,11 +54,11 @@ impl Session {
         reason = "tokio-postgres needs one task for each connection; it ends when the session is dropped"
     )]
     pub(crate) fn new(opened: Opened, config: &PostgresConfig) -> Arc<Self> {
-        let Opened { client, mut messages, server, clock } = opened;
+        let Opened { client, mut messages, endpoint, clock } = opened;
         let task = tokio::spawn(async move { while let Some(Ok(_)) = messages.next().await {} });
         Arc::new(Self {
             client,
-            server,
+            endpoint,
             schema: config.schema.clone(),
             statements: config.prepares_statements.then(Default::default),
             state: Mutex::new(State { clock, last_reply: Instant::now() }),
@@ -67,9 +66,9 @@ impl Session {
         })
     }
 
-    /// Returns the server of the session.
-    pub(crate) fn server(&self) -> ServerId {
-        self.server
+    /// Returns the server of the session, and the time at which it was opened.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint
     }
 
     /// Returns whether the connection has ended, or its task has ended with its runtime.

@@ -12,7 +12,7 @@ use futures_util::{
     pin_mut,
     stream::{self, BoxStream},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMessage, SimpleQueryRow, Socket,
     config::SslMode,
@@ -41,11 +41,18 @@ pub(crate) type Messages = BoxStream<'static, std::result::Result<AsyncMessage, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerId(u64);
 
+/// The server of a connection, and the time at which the connection was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) server: ServerId,
+    pub(crate) opened_at: Instant,
+}
+
 /// An open connection that no task drives yet.
 pub(crate) struct Opened {
     pub(crate) client: Client,
     pub(crate) messages: Messages,
-    pub(crate) server: ServerId,
+    pub(crate) endpoint: Endpoint,
     pub(crate) clock: ClockReading,
 }
 
@@ -124,7 +131,8 @@ impl Dial {
         }
         let isolation = text_column(&described, "isolation").to_owned();
         let server = ServerId(number(&server?, "started")?);
-        Ok((Opened { client, messages, server, clock }, isolation))
+        let endpoint = Endpoint { server, opened_at: Instant::now() };
+        Ok((Opened { client, messages, endpoint, clock }, isolation))
     }
 
     fn options(&self, host: Option<&Address>) -> Result<Config> {
@@ -225,7 +233,7 @@ impl Connect for LaneDial {
 
     async fn connect(&self) -> Result<Arc<Session>> {
         let opened = self.dial.open().await?;
-        let server = Some(opened.server);
+        let server = Some(opened.endpoint.server);
         self.newest_server.send_if_modified(|newest| std::mem::replace(newest, server) != server);
         Ok(Session::new(opened, &self.dial.config))
     }

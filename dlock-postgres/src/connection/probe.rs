@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 
-use super::{Connection, Messages, Opened, ServerId, drive, first_row, text_column};
+use super::{Connection, Endpoint, Messages, Opened, drive, first_row, text_column};
 use crate::error::{self, STORE};
 
 /// Payload of the probe.
@@ -23,11 +23,11 @@ pub(crate) async fn listen(
     limit: Duration,
     mut on_message: impl FnMut(&AsyncMessage),
 ) -> Result<bool> {
-    let Opened { client, messages, server, .. } = opened;
+    let Opened { client, messages, endpoint, .. } = opened;
     let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid() AS pid");
     let listening = drive(messages, first_row(client, &listen), &mut on_message);
     let row = STORE.with_timeout(limit, listening).await?;
-    let listener = (*server, text_column(&row, "pid"));
+    let listener = (*endpoint, text_column(&row, "pid"));
     let is_own = is_own_session(connection, messages, listener, channel, limit, on_message).await;
     if !matches!(is_own, Ok(true)) {
         // A session of a pooler would listen on, for other clients. The pooler probably lends the same
@@ -40,7 +40,7 @@ pub(crate) async fn listen(
 }
 
 /// Returns whether a connection has a session of its own, so that a notification to it arrives. Its
-/// session is `listener`, a server and a process id, and listens to `channel`. Calls `on_message`
+/// session is `listener`, an endpoint and a process id, and listens to `channel`. Calls `on_message`
 /// for each message of the connection.
 ///
 /// Behind a pooler that shares sessions between transactions, a connection outside of a transaction
@@ -50,13 +50,13 @@ pub(crate) async fn listen(
 async fn is_own_session(
     connection: &Connection,
     messages: &mut Messages,
-    (server, listener): (ServerId, &str),
+    (endpoint, listener): (Endpoint, &str),
     channel: &str,
     limit: Duration,
     mut on_message: impl FnMut(&AsyncMessage),
 ) -> Result<bool> {
     let mut has_arrived = false;
-    let sending = connection.notify(channel, PROBE, server);
+    let sending = connection.notify(channel, PROBE, endpoint);
     let sender = drive(messages, sending, |message| {
         on_message(message);
         has_arrived |= is_probe(message, channel);

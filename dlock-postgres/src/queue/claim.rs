@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::client::{Client, RenewalRequest, WaiterSeats};
+use super::client::{Client, NO_CHANNEL, RenewalRequest, WaiterSeats};
 use crate::{
     connection::{Call, Priority, Reply},
     keys,
@@ -128,7 +128,7 @@ impl PostgresClaim {
             Box::new(i32::try_from(limit.get()).unwrap_or(i32::MAX)),
             Box::new(keys::micros(*ttl)),
             Box::new(*wait == Wait::Never),
-            Box::new(if self.must_poll { String::new() } else { self.client.channel().to_owned() }),
+            Box::new(if self.must_poll { NO_CHANNEL } else { self.client.channel() }.to_owned()),
             Box::new(who.text().as_bytes().to_vec()),
         ];
         let reply = self.call_in_time(Function::Attempt, params, Priority::Attempt).await?;
@@ -197,7 +197,8 @@ impl Position {
     /// Returns the time until the next attempt: `poll_in`, or less if the claim ahead expires
     /// before, or if the claim has to be kept alive before.
     fn retry_in(&self, poll_in: Duration, ttl: Duration, now: Instant) -> Duration {
-        let keep_alive_in = (self.attempted_at + ttl / 3).saturating_duration_since(now);
+        // If replies take almost as long, attempts that follow at once would load the server more.
+        let keep_alive_in = (self.attempted_at + ttl / 3).saturating_duration_since(now).max(ttl / 24);
         // `None` if the claim ahead was renewed.
         let expires_in = self.ahead_expires_at.checked_duration_since(now);
         poll_in.min(keep_alive_in).min(expires_in.unwrap_or(Duration::MAX)).max(MIN_RETRY)
@@ -270,7 +271,7 @@ impl Claim for PostgresClaim {
             Box::new(keys::uuid(ticket)),
             Box::new(keys::micros(self.request.ttl)),
             // The claim holds, so no client notifies it.
-            Box::new(String::new()),
+            Box::new(NO_CHANNEL.to_owned()),
             Box::new(self.request.who.text().as_bytes().to_vec()),
         ];
         let reply = self.call_in_time(Function::Resume, params, Priority::Urgent).await?;
@@ -338,12 +339,12 @@ mod tests {
             (3000, 700, 2000, 9000, 300),
             (3000, 0, 2000, 9000, 1000),
             (30_000, 0, 2000, 9000, 2000),
-            (30_000, 9000, 2000, 9000, 1000),
+            (30_000, 8500, 2000, 9000, 1500),
             // The claim ahead may expire.
             (30_000, 0, 2000, 400, 400),
             (30_000, 0, 2000, 0, 1),
             // The attempt is late.
-            (3000, 1500, 2000, 9000, 1),
+            (3000, 1500, 2000, 9000, 125),
         ] {
             let position = Position {
                 attempted_at: now,

@@ -28,6 +28,10 @@ use crate::{
 use blocked::Blocked;
 pub(crate) use renewals::{RenewalRequest, Renewals};
 
+/// Channel of a claim that needs no notification. Not empty, because the functions of an earlier
+/// build send one to each channel, and the server refuses an empty name.
+pub(crate) const NO_CHANNEL: &str = "-";
+
 /// One release in this many also deletes expired claims of other locks.
 const SWEEP_EVERY: u32 = 8;
 

@@ -114,7 +114,7 @@ impl Notifications {
         backoff: &mut Backoff,
     ) -> Result<End> {
         let mut newest_server = self.connection.newest_server();
-        let Opened { client, mut messages, server, .. } = self.open(seats).await?;
+        let Opened { client, mut messages, endpoint, .. } = self.open(seats).await?;
         backoff.note_reply();
         let _listening = ListeningMark::new(&self.listening_state.is_listening);
         self.has_listened = true;
@@ -144,7 +144,7 @@ impl Notifications {
                     return Ok(End::Unused);
                 }
                 Ok(()) = newest_server.changed() => {
-                    if *newest_server.borrow_and_update() != Some(server) {
+                    if *newest_server.borrow_and_update() != Some(endpoint.server) {
                         return Err(STORE.unavailable("the calls of the client have moved to another server"));
                     }
                 }

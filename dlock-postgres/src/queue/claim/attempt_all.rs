@@ -7,7 +7,10 @@ use dlock_core::{
     driver::{AttemptAll, Claim, Grant, LateExecution, LateRequests, Request},
 };
 
-use super::{super::client::Client, PostgresClaim, token_of};
+use super::{
+    super::client::{Client, NO_CHANNEL},
+    PostgresClaim, token_of,
+};
 use crate::{
     connection::{Call, Priority},
     error::STORE,
@@ -30,7 +33,7 @@ pub(crate) async fn attempt_all(client: &Arc<Client>, requests: Vec<Request>) ->
         Box::new(kinds),
         Box::new(requests.iter().map(|request| keys::micros(request.ttl)).collect::<Vec<_>>()),
         // The claims hold, so no client notifies them.
-        Box::new(String::new()),
+        Box::new(NO_CHANNEL.to_owned()),
         Box::new(requests.iter().map(|request| bytes(request.who.text())).collect::<Vec<_>>()),
     ];
     let late = LateRequests::default();

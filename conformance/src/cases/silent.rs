@@ -48,15 +48,23 @@ pub(super) async fn a_silent_waiter_that_joins_again_blocks_no_other(arena: Arc<
         arena.soon("a waiter does not join", until_busy(next.as_mut())).await;
         sleep(arena.short_ttl() * 3 / 2).await;
         arena.soon("a silent waiter does not join again", until_busy(silent.as_mut())).await;
-        arena.soon("a release does not return", holder.release()).await.expect("the store replies");
+        arena.soon("a release does not succeed", until_released(holder.as_mut())).await;
 
         let mut waiters = [silent, next];
         let first =
             arena.soon("no waiter is granted the free lock", until_one_is_granted(&mut waiters)).await;
-        arena.soon("a release does not return", waiters[first].release()).await.expect("the store replies");
+        arena.soon("a release does not succeed", until_released(waiters[first].as_mut())).await;
         let other = &mut waiters[1 - first];
         arena.soon("the last waiter is not granted the free lock", until_granted(other.as_mut())).await;
-        arena.soon("a release does not return", other.release()).await.expect("the store replies");
+        arena.soon("a release does not succeed", until_released(other.as_mut())).await;
+    }
+}
+
+/// Repeats a release that fails, as the engine does. A RedLock gives its members a tenth of the ttl.
+async fn until_released(claim: &mut dyn Claim) {
+    while let Err(error) = claim.release().await {
+        assert!(error.is_transient(), "{error:?}");
+        sleep(PAUSE).await;
     }
 }
 

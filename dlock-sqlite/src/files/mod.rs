@@ -149,7 +149,8 @@ fn link(draft: &Path, path: &Path) -> io::Result<()> {
 /// would not lock correctly. `path` must come from [`canonicalize`](fs::canonicalize).
 ///
 /// # Errors
-/// [`Error::InvalidConfig`], which says what to do.
+/// [`Error::InvalidConfig`], which says what to do. [`Error::Unavailable`] if the path leads to an
+/// empty file beside the side files of a deleted one.
 pub(crate) fn check(path: &Path) -> Result<StoreUsers> {
     let file =
         fs::symlink_metadata(path).map_err(|error| refusal(path, &format!("cannot be examined: {error}")))?;

@@ -35,6 +35,9 @@ const STALL_LIMIT: Duration = Duration::from_secs(1);
 /// is enough for some attempts to get SQLite's own lock. At most half of the time of the call.
 const UNGATED_TIME: Duration = Duration::from_secs(2);
 
+/// Wait for the gate's lock after an earlier call has waited for almost all of its time.
+const SHORT_WAIT: Duration = Duration::from_millis(50);
+
 /// The gate of one store, as one client uses it.
 pub(crate) struct Gate {
     dir: Option<Arc<BellDir>>,
@@ -47,8 +50,18 @@ pub(crate) struct Gate {
 struct SharedWait {
     /// Sends the lock to the call that joined last. If that call has ended, the lock is released.
     caller: oneshot::Sender<GateLock>,
-    /// Whether calls pass the gate without the lock until this wait ends.
-    is_stalled: bool,
+    patience: Patience,
+}
+
+/// How long a call waits for the gate's lock, by what earlier calls have found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// Until shortly before its deadline.
+    Full,
+    /// For [`SHORT_WAIT`], because an earlier call has waited until shortly before its deadline.
+    Short,
+    /// Not at all, because no process has written for [`STALL_LIMIT`].
+    None,
 }
 
 /// The reply to a request for the gate's lock.
@@ -58,7 +71,7 @@ enum Reply {
     /// the wait.
     Waiting {
         lock: oneshot::Receiver<GateLock>,
-        is_stalled: bool,
+        patience: Patience,
     },
     /// The store has no gate, or the kernel refuses to lock it.
     Refused,
@@ -80,8 +93,11 @@ impl Gate {
     pub(crate) async fn pass(&self, deadline: Instant) -> Option<GateLock> {
         let mut lock = match self.request() {
             Reply::Locked(lock) => return Some(lock),
-            Reply::Waiting { lock, is_stalled: false } => lock,
-            Reply::Waiting { is_stalled: true, .. } | Reply::Refused => return None,
+            Reply::Waiting { lock, patience: Patience::Full } => lock,
+            Reply::Waiting { lock, patience: Patience::Short } => {
+                return timeout(SHORT_WAIT, lock).await.ok()?.ok();
+            }
+            Reply::Waiting { patience: Patience::None, .. } | Reply::Refused => return None,
         };
         let mut last_write = self.last_write();
         let time_left = deadline.saturating_duration_since(Instant::now());
@@ -92,15 +108,19 @@ impl Gate {
                 return result.ok();
             }
             let current = self.last_write();
-            let is_stalled = current == last_write && left >= STALL_LIMIT;
-            if is_stalled && let Some(wait) = &mut *self.wait.lock() {
-                // Later calls need not find out again.
-                wait.is_stalled = true;
+            let patience = if current == last_write && left >= STALL_LIMIT {
+                Patience::None
+            } else if left <= STALL_LIMIT {
+                Patience::Short
+            } else {
+                last_write = current;
+                continue;
+            };
+            // Later calls need not find out again.
+            if let Some(wait) = &mut *self.wait.lock() {
+                wait.patience = patience;
             }
-            if is_stalled || left <= STALL_LIMIT {
-                return None;
-            }
-            last_write = current;
+            return None;
         }
     }
 
@@ -129,7 +149,7 @@ impl Gate {
         match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
             Ok(lock) => {
                 if let Some(wait) = &mut *self.wait.lock() {
-                    wait.is_stalled = false;
+                    wait.patience = Patience::Full;
                 }
                 Reply::Locked(lock)
             }
@@ -143,13 +163,13 @@ impl Gate {
         let mut wait = self.wait.lock();
         if let Some(wait) = &mut *wait {
             wait.caller = caller;
-            return Reply::Waiting { lock, is_stalled: wait.is_stalled };
+            return Reply::Waiting { lock, patience: wait.patience };
         }
-        *wait = Some(SharedWait { caller, is_stalled: false });
+        *wait = Some(SharedWait { caller, patience: Patience::Full });
         // The end of the wait needs this mutex.
         drop(wait);
         wait_for_lock(handle, WaitEnd(Some(Arc::clone(&self.wait))));
-        Reply::Waiting { lock, is_stalled: false }
+        Reply::Waiting { lock, patience: Patience::Full }
     }
 
     /// Returns the time of the last write to SQLite's log, and the log's size. They differ after

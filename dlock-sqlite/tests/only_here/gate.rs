@@ -99,6 +99,22 @@ async fn a_writer_passes_a_closed_gate_although_others_write_without_its_lock() 
     let granted = timeout(SOON, granted).await.expect("the call did not end");
     let guard = granted.expect("the writes of others starve the client").expect("free");
     guard.release().await.unwrap();
+    // The next calls do not wait for almost all of their time again.
+    let writing = async {
+        loop {
+            run(&mut other, "UPDATE dlock_store SET last = last + 1").await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let rounds = async {
+        for _ in 0..20 {
+            mutex.lock().await.unwrap().release().await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        rounds = timeout(SOON * 4, rounds) => rounds.expect("each call waits until shortly before its deadline"),
+    }
 }
 
 /// A process that is suspended while it has the file locked.

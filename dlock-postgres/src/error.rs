@@ -115,7 +115,7 @@ impl Meaning {
 }
 
 const RIGHTS: &str = "the user lacks rights; to create the schema it needs CREATE on the database, and to update the \
-    functions it must own them, or an administrator runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
+    functions it must own them and have CREATE on the schema, or an administrator runs `dlock init`; to use an existing one: GRANT USAGE ON SCHEMA dlock; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dlock";
 
 pub(crate) const READ_ONLY: &str = "the server is read-only: it is a standby, or `default_transaction_read_only` is set; name the primary in the URL";
 

@@ -50,12 +50,12 @@ pub(crate) struct Gate {
 struct SharedWait {
     /// Sends the lock to the call that joined last. If that call has ended, the lock is released.
     caller: oneshot::Sender<GateLock>,
-    patience: Patience,
+    wait_mode: WaitMode,
 }
 
 /// How long a call waits for the gate's lock, by what earlier calls have found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum WaitMode {
     /// Until shortly before its deadline.
     Full,
     /// For [`SHORT_WAIT`], because an earlier call has waited until shortly before its deadline.
@@ -71,7 +71,7 @@ enum Reply {
     /// the wait.
     Waiting {
         lock: oneshot::Receiver<GateLock>,
-        patience: Patience,
+        wait_mode: WaitMode,
     },
     /// The store has no gate, or the kernel refuses to lock it.
     Refused,
@@ -93,11 +93,11 @@ impl Gate {
     pub(crate) async fn pass(&self, deadline: Instant) -> Option<GateLock> {
         let mut lock = match self.request() {
             Reply::Locked(lock) => return Some(lock),
-            Reply::Waiting { lock, patience: Patience::Full } => lock,
-            Reply::Waiting { lock, patience: Patience::Short } => {
+            Reply::Waiting { lock, wait_mode: WaitMode::Full } => lock,
+            Reply::Waiting { lock, wait_mode: WaitMode::Short } => {
                 return timeout(SHORT_WAIT, lock).await.ok()?.ok();
             }
-            Reply::Waiting { patience: Patience::None, .. } | Reply::Refused => return None,
+            Reply::Waiting { wait_mode: WaitMode::None, .. } | Reply::Refused => return None,
         };
         let mut last_write = self.last_write();
         let time_left = deadline.saturating_duration_since(Instant::now());
@@ -108,17 +108,17 @@ impl Gate {
                 return result.ok();
             }
             let current = self.last_write();
-            let patience = if current == last_write && left >= STALL_LIMIT {
-                Patience::None
+            let wait_mode = if current == last_write && left >= STALL_LIMIT {
+                WaitMode::None
             } else if left <= STALL_LIMIT {
-                Patience::Short
+                WaitMode::Short
             } else {
                 last_write = current;
                 continue;
             };
             // Later calls need not find out again.
             if let Some(wait) = &mut *self.wait.lock() {
-                wait.patience = patience;
+                wait.wait_mode = wait_mode;
             }
             return None;
         }
@@ -149,7 +149,7 @@ impl Gate {
         match GateLock::acquire(handle, FlockOperation::NonBlockingLockExclusive) {
             Ok(lock) => {
                 if let Some(wait) = &mut *self.wait.lock() {
-                    wait.patience = Patience::Full;
+                    wait.wait_mode = WaitMode::Full;
                 }
                 Reply::Locked(lock)
             }
@@ -163,13 +163,13 @@ impl Gate {
         let mut wait = self.wait.lock();
         if let Some(wait) = &mut *wait {
             wait.caller = caller;
-            return Reply::Waiting { lock, patience: wait.patience };
+            return Reply::Waiting { lock, wait_mode: wait.wait_mode };
         }
-        *wait = Some(SharedWait { caller, patience: Patience::Full });
+        *wait = Some(SharedWait { caller, wait_mode: WaitMode::Full });
         // The end of the wait needs this mutex.
         drop(wait);
         wait_for_lock(handle, WaitEnd(Some(Arc::clone(&self.wait))));
-        Reply::Waiting { lock, patience: Patience::Full }
+        Reply::Waiting { lock, wait_mode: WaitMode::Full }
     }
 
     /// Returns the time of the last write to SQLite's log, and the log's size. They differ after

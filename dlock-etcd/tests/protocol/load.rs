@@ -8,10 +8,10 @@ use etcd_client::GetOptions;
 use futures_util::future::join_all;
 use tokio::{
     sync::Semaphore,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
-use crate::common::{Bench, SOON, soon, spawn, unique, wait_until};
+use crate::common::{Bench, SOON, soon, spawn, unique};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -83,12 +83,19 @@ async fn the_cost_of_a_waiter_does_not_grow_with_their_number() {
             spawn(async move { lock.lock().await?.release().await })
         };
         let waiting: Vec<_> = (0..waiters).map(wait).collect();
-        wait_until("the waiters do not join the queue", async || {
-            let count = GetOptions::new().with_prefix().with_count_only();
-            let reply = bench.raw.kv_client().get(format!("{name}/"), Some(count)).await;
-            reply.is_ok_and(|reply| reply.count() > waiters as i64)
-        })
-        .await;
+        let count = GetOptions::new().with_prefix().with_count_only();
+        let joined = async {
+            let mut kv = bench.raw.kv_client();
+            while !kv
+                .get(format!("{name}/"), Some(count.clone()))
+                .await
+                .is_ok_and(|reply| reply.count() > waiters as i64)
+            {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // Thousands of attempts take seconds on a busy machine.
+        timeout(SOON * 8, joined).await.expect("the waiters do not join the queue");
         held.release().await.expect("the lock is held");
         for waiter in join_all(waiting).await {
             waiter.expect("no panic").expect("the waiter gets the lock");

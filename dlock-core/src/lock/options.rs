@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::model::Error;
 
-    fn info() -> Info {
+    pub(super) fn info() -> Info {
         Info::new("memory", "memory:")
             .ttl(Duration::from_millis(10)..=Duration::from_secs(3600))
             .detaches(true)

@@ -30,7 +30,7 @@ use tokio_postgres::AsyncMessage;
 use crate::{
     connection::{Connection, Dial, Opened, drive, first_row, listen, text_column},
     error::{self, STORE},
-    sql::IS_READ_ONLY,
+    sql::DESCRIBE_SESSION,
 };
 
 /// Event of the subscription that all waiters of a client share.
@@ -149,7 +149,7 @@ impl Notifications {
                     }
                 }
                 () = sleep_until(check_at) => {
-                    let check = STORE.with_timeout(self.dial.timeout(), first_row(&client, IS_READ_ONLY));
+                    let check = STORE.with_timeout(self.dial.timeout(), first_row(&client, DESCRIBE_SESSION));
                     let row = drive(&mut messages, check, |message| handle(message, seats)).await?;
                     if text_column(&row, "is_read_only") == "true" {
                         return Err(STORE.unwritable(error::READ_ONLY));

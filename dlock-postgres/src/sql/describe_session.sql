@@ -1,4 +1,4 @@
--- Describes a new session. Out: a row with `version`: text of the version; `version_num`: its number;
+-- Describes a session. Out: a row with `version`: text of the version; `version_num`: its number;
 -- `is_read_only`: whether the server accepts no writes; `isolation`: default isolation level; and
 -- `clock`: microseconds since 1970.
 SELECT pg_catalog.version() AS version, pg_catalog.current_setting('server_version_num') AS version_num,

@@ -14,14 +14,11 @@ use crate::error;
 /// Statements that create the tables and functions.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Statement that describes a new session.
+/// Statement that describes a session and its server.
 pub(crate) const DESCRIBE_SESSION: &str = include_str!("describe_session.sql");
 
 /// Statement that identifies the server of a session.
 pub(crate) const SERVER: &str = include_str!("server.sql");
-
-/// Statement that asks whether the server of a session accepts no writes any more.
-pub(crate) const IS_READ_ONLY: &str = include_str!("is_read_only.sql");
 
 /// Statement that reads the server's clock.
 pub(crate) const CLOCK: &str = include_str!("clock.sql");

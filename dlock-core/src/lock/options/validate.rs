@@ -108,14 +108,8 @@ impl LockOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::info, *};
     use crate::model::Wait;
-
-    fn info() -> Info {
-        Info::new("memory", "memory:")
-            .ttl(Duration::from_millis(10)..=Duration::from_secs(3600))
-            .detaches(true)
-    }
 
     #[test]
     fn a_store_that_cannot_keep_a_lock_without_its_holder_refuses_at_least() {

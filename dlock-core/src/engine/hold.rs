@@ -48,16 +48,17 @@ struct State {
     /// Time until which the store keeps the lock taken, even if the last guard is dropped earlier.
     taken_until: Option<Moment>,
     /// Set while the caller of a resumption has not received its hold. If the caller gives up, the
-    /// hold returns to its ticket until this time.
-    offered_until: Option<Moment>,
+    /// hold returns to its ticket until this time. This field and others are boxed, because few
+    /// holds have them and every held lock would reserve their memory.
+    offered_until: Option<Box<Moment>>,
     lost: Option<LostReason>,
     /// Tokens of MultiLock guards, which are cancelled when the hold is lost. Weak, because such a
     /// guard may end before the hold does.
     loss_listeners: Vec<Weak<CancellationToken>>,
     /// Number of guards that hold exclusively.
-    exclusive: usize,
+    exclusive: u32,
     /// Number of guards that read.
-    shared: usize,
+    shared: u32,
     /// Whether the last guard was dropped or released, or was given the ticket of a detachment.
     is_unguarded: bool,
     /// Sends the last guard the result of its release. The keeper takes this sender when it begins
@@ -67,9 +68,9 @@ struct State {
     /// and has not refused so far.
     is_downgradable: bool,
     /// Set while only shared guards are left but the store still has the exclusive hold.
-    downgrade: Option<Downgrade>,
+    downgrade: Option<Box<Downgrade>>,
     /// Set while the only guard waits for its detachment.
-    detach: Option<DetachRequest>,
+    detach: Option<Box<DetachRequest>>,
 }
 
 /// A hold that is to become a read hold.
@@ -160,7 +161,7 @@ impl Hold {
     /// Returns the number of guards that share the hold.
     pub(crate) fn count(&self) -> usize {
         let state = self.state.lock();
-        state.exclusive + state.shared
+        (state.exclusive + state.shared) as usize
     }
 
     /// Returns the time for which the lock is held without a further renewal.
@@ -253,7 +254,7 @@ impl Hold {
         }
         let (reply, result) = oneshot::channel();
         if state.lost.is_none() {
-            state.detach = Some(DetachRequest { lasting, reply });
+            state.detach = Some(Box::new(DetachRequest { lasting, reply }));
         }
         drop(state);
         self.keeper_wake.notify_one();
@@ -317,10 +318,10 @@ impl Hold {
     pub(crate) fn refuse_downgrade(&self, error: Error) {
         let mut state = self.state.lock();
         state.is_downgradable = false;
-        let Some(Downgrade { from, reply }) = state.downgrade.take() else { return };
-        state.kind = from;
+        let Some(downgrade) = state.downgrade.take() else { return };
+        state.kind = downgrade.from;
         drop(state);
-        if let Some(reply) = reply {
+        if let Some(reply) = downgrade.reply {
             reply.send(Err(error)).ok();
         }
     }
@@ -380,7 +381,7 @@ impl Hold {
     /// Marks a hold that was taken over by ticket as not yet received by its caller. If the caller
     /// gives up, the hold returns to its ticket until `until`.
     pub(crate) fn offer_until(&self, until: Moment) {
-        self.state.lock().offered_until = Some(until);
+        self.state.lock().offered_until = Some(Box::new(until));
     }
 
     /// Records that the caller has received the hold that it took over by ticket.
@@ -396,7 +397,7 @@ impl Hold {
     /// Returns the end of the time for which the hold returns to its ticket. `None` if the caller
     /// of the resumption has received the hold, or if the hold was lost.
     pub(crate) fn offered_until(&self) -> Option<Moment> {
-        let offered_until = self.state.lock().offered_until;
+        let offered_until = self.state.lock().offered_until.as_deref().copied();
         offered_until.filter(|_| self.loss().is_none())
     }
 
@@ -540,6 +541,6 @@ impl State {
 
     fn request_downgrade(&mut self, reply: Option<oneshot::Sender<Result<()>>>) {
         let from = std::mem::replace(&mut self.kind, Kind::Read);
-        self.downgrade = Some(Downgrade { from, reply });
+        self.downgrade = Some(Box::new(Downgrade { from, reply }));
     }
 }

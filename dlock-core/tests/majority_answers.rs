@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use dlock_conformance::wrap::{Habit, Switch};
 use dlock_core::{
     Error, Guard, Kind, LockName, LockState, Locks, RedLock, Result, Wait,
-    driver::{Attempt, Backend as _, Claim, Inspect, Release, Renewal, Request},
+    driver::{Attempt, Backend as _, Claim, Inspect, Release, Renewal, Request, pretend_clock},
     memory::MemoryBackend,
 };
 use tokio::time::{Instant, sleep};
@@ -96,6 +96,26 @@ async fn a_renewal_waits_only_for_a_majority() {
     let result = claim.renew().await;
     assert!(matches!(result, Ok(Renewal::Renewed { .. })), "three of five renewed: {result:?}");
     assert_eq!(sent.elapsed(), Duration::ZERO, "the call waited for the frozen members");
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_a_member_has_a_tenth_of_the_ttl_but_50_ms_at_least_and_2_s_at_most() {
+    pretend_clock();
+    for (ttl, limit) in [(100, 50), (500, 50), (700, 70), (10_000, 1000), (20_000, 2000), (600_000, 2000)] {
+        let (ttl, limit) = (ttl * MS, limit * MS);
+        let three = Members::new(3);
+        let stores = three.0.iter().map(|(member, line)| line.wrap(member.clone().into_store()));
+        let redlock = RedLock::new(stores).expect("independent members");
+        let name = LockName::new("x").expect("legal");
+        let mut claim = redlock.claim(Request::new(name, Kind::Mutex, ttl));
+        assert!(matches!(claim.attempt().await, Ok(Attempt::Granted(_))), "no other client holds the lock");
+        three.freeze(1);
+        let sent = Instant::now();
+        let result = claim.renew().await;
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "one of three renewed: {result:?}");
+        let elapsed = sent.elapsed();
+        assert!((limit..=limit + 2 * MS).contains(&elapsed), "{elapsed:?} with a ttl of {ttl:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,10 +16,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use dlock_conformance::wrap::{Switch, queueless, wrap};
+use dlock_conformance::wrap::{Switch, fast_clock, queueless, wrap};
 use dlock_core::{
     Error, Kind, LockName, LockOptions, Locks, LostReason, RedLock, Result,
-    driver::{Attempt, Backend, Claim, Info, Release, Renewal, Request, Store, pretend_suspend},
+    driver::{
+        Attempt, Backend, Claim, Info, Release, Renewal, Request, Store, pretend_clock, pretend_suspend,
+    },
     memory::MemoryBackend,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -645,6 +647,24 @@ async fn a_lock_is_valid_for_the_ttl_minus_the_drift_from_before_the_request() {
     let held = slow.mutex("x").lock().await.expect("free");
     let most = TTL - DRIFT - Duration::from_secs(1);
     assert!(held.remaining() <= most, "the delay of the reply was counted as valid: {:?}", held.remaining());
+}
+
+/// The members delete the claim of a client that is cut off before a whole ttl has passed on the
+/// client's clock.
+#[tokio::test(start_paused = true)]
+async fn clocks_of_members_may_be_one_percent_fast_and_no_more() {
+    pretend_clock();
+    for (thousandths, is_lost_in_time) in [(10, true), (30, false)] {
+        let (members, line) = (three(), Switch::default());
+        let fast = members.clone().map(|member| line.wrap(fast_clock(member.into_store(), thousandths)));
+        let held = locks(fast).mutex("x").lock().await.expect("free");
+        assert_eq!(held.remaining(), TTL - DRIFT);
+        line.cut();
+        let next = locks(members.map(MemoryBackend::into_store)).mutex("x").lock();
+        let next = timeout(TTL * 2, next).await.expect("the members delete the claim").expect("no error");
+        assert_eq!(held.is_lost(), is_lost_in_time, "with clocks that are {thousandths} thousandths fast");
+        drop(next);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -101,9 +101,17 @@ fn a_dropped_future_leaves_no_trace() {
     drop(held);
 }
 
-/// A memory store whose releases take `RELEASE_TIME`.
+/// A memory store whose releases are delayed.
 #[derive(Debug)]
-struct SlowReleases(Arc<dyn Backend>);
+struct SlowReleases(Arc<dyn Backend>, Delay);
+
+/// Delay of a release.
+#[derive(Clone, Copy, Debug)]
+enum Delay {
+    Sleep(Duration),
+    /// The driver blocks the client's thread.
+    Block(Duration),
+}
 
 const RELEASE_TIME: Duration = Duration::from_millis(500);
 
@@ -113,11 +121,11 @@ impl Backend for SlowReleases {
     }
 
     fn claim(&self, request: Request) -> Box<dyn Claim> {
-        Box::new(SlowClaim(self.0.claim(request)))
+        Box::new(SlowClaim(self.0.claim(request), self.1))
     }
 }
 
-struct SlowClaim(Box<dyn Claim>);
+struct SlowClaim(Box<dyn Claim>, Delay);
 
 #[async_trait]
 impl Claim for SlowClaim {
@@ -130,7 +138,10 @@ impl Claim for SlowClaim {
     }
 
     async fn release(&mut self) -> Result<Release> {
-        sleep(RELEASE_TIME).await;
+        match self.1 {
+            Delay::Sleep(time) => sleep(time).await,
+            Delay::Block(time) => thread::sleep(time),
+        }
         self.0.release().await
     }
 
@@ -143,7 +154,8 @@ impl Claim for SlowClaim {
 fn the_last_drop_of_a_client_or_guard_waits_until_the_lock_is_released() {
     let store = MemoryBackend::new().into_store();
     for (guard_last, name) in [(false, "x"), (true, "y")] {
-        let slow = Store::new(Arc::new(SlowReleases(Arc::clone(&store.backend))));
+        let slow = SlowReleases(Arc::clone(&store.backend), Delay::Sleep(RELEASE_TIME));
+        let slow = Store::new(Arc::new(slow));
         let locks = block_on(Locks::on_own_thread(async { Ok(Locks::new(slow)) })).unwrap();
         let guard = block_on(locks.mutex(name).lock()).unwrap();
         let began = Instant::now();
@@ -159,6 +171,30 @@ fn the_last_drop_of_a_client_or_guard_waits_until_the_lock_is_released() {
         let free = runtime.block_on(async { other.mutex(name).try_lock().await });
         assert!(free.unwrap().is_some(), "the lock is still taken after the last drop");
     }
+}
+
+/// Returns the duration of the last drop of a client whose releases are delayed.
+fn duration_of_last_drop(release: Delay) -> Duration {
+    let slow = Store::new(Arc::new(SlowReleases(MemoryBackend::new().into_store().backend, release)));
+    let locks = block_on(Locks::on_own_thread(async { Ok(Locks::new(slow)) })).unwrap();
+    let guard = block_on(locks.mutex("x").lock()).unwrap();
+    let began = Instant::now();
+    drop((guard, locks));
+    began.elapsed()
+}
+
+#[test]
+fn the_last_drop_waits_two_seconds_for_a_store_that_does_not_reply() {
+    let limit = Duration::from_secs(2);
+    let elapsed = duration_of_last_drop(Delay::Sleep(60 * limit));
+    assert!((limit..5 * limit).contains(&elapsed), "the drop took {elapsed:?}");
+}
+
+#[test]
+fn the_last_drop_waits_four_seconds_for_a_driver_that_blocks_its_thread() {
+    let limit = Duration::from_secs(4);
+    let elapsed = duration_of_last_drop(Delay::Block(60 * limit));
+    assert!((limit..5 * limit).contains(&elapsed), "the drop took {elapsed:?}");
 }
 
 #[test]

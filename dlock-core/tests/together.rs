@@ -124,6 +124,20 @@ impl Backend for RecordingStore {
     }
 }
 
+/// A wrapper that forwards the [`Info`] of a store and its claims, but no joint request.
+#[derive(Debug)]
+struct WithoutJointRequests(RecordingStore);
+
+impl Backend for WithoutJointRequests {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn claim(&self, request: Request) -> Box<dyn Claim> {
+        self.0.claim(request)
+    }
+}
+
 fn several(locks: &Locks, names: &[&str]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| locks.of(Kind::Mutex, name))).expect("at least one")
 }
@@ -180,6 +194,20 @@ async fn more_locks_than_fit_in_a_request_are_several_requests_and_a_single_one_
         (vec![], pair("a", "b")),
         "a store that grants one lock in one step got a joint request"
     );
+    assert_leaves_nothing(&store, &client, Some(held)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_of_a_wrapper_that_forwards_no_joint_request_are_requested_separately() {
+    let store = RecordingStore::new([]);
+    let client = Locks::new(Store::new(Arc::new(WithoutJointRequests(store.clone()))));
+    assert!(store.info().locks_per_step > 1, "the wrapper does not announce joint requests");
+    let all = several(&client, &["a", "b", "c"]);
+    let held = all.try_lock(&LockOptions::new()).await.expect("no error").expect("free");
+    let (joint, mut separate) = store.take_requests();
+    separate.sort();
+    assert_eq!((joint.len(), separate), (0, vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]));
+    assert_held(&store, &["a", "b", "c"]).await;
     assert_leaves_nothing(&store, &client, Some(held)).await;
 }
 

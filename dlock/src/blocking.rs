@@ -13,8 +13,8 @@
 //!
 //! A client runs [on a thread of its own](dlock_core::Locks::on_own_thread), which renews its locks
 //! while the other threads are busy. Dropping the last clone of the client, or its last guard,
-//! blocks for up to two seconds until the store has confirmed the releases. Calls may be made from
-//! any thread. In an async task they block the executor, as any blocking call does.
+//! blocks until the store has confirmed the releases, usually for two seconds at most. Calls may be
+//! made from any thread. In an async task they block the executor, as any blocking call does.
 
 mod once;
 

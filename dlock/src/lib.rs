@@ -66,8 +66,8 @@ pub use dlock_core::{
 ///
 /// The client runs on the caller's tokio runtime. A call that blocks the runtime for a ttl
 /// therefore loses every lock. A client on a thread of its own does not have this problem, but is
-/// not the default, because dropping it may block a thread of the executor for up to two seconds;
-/// see [`connect_on_own_thread`].
+/// not the default, because dropping it may block a thread of the executor for two seconds or
+/// longer; see [`connect_on_own_thread`].
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] for an invalid URL and for an unknown scheme or parameter.

@@ -33,8 +33,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 pub struct Backoff {
     /// Start of the last attempt.
     last_attempt: Option<Instant>,
-    /// Pause after the last attempt.
+    /// Pause after the last attempt, without jitter.
     pause: Duration,
+    /// Random part of the pause after the last attempt, in 1024ths of the pause.
+    jitter: u8,
     /// Pause after the first failure in a row.
     first_pause: Duration,
     /// Whether the server has sent no reply since the last attempt.
@@ -45,18 +47,23 @@ impl Backoff {
     /// Creates the back-off of a connection that callers wait for. The pause after the first
     /// failure is 0.2 s.
     pub fn foreground() -> Self {
-        Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE, is_failing: false }
+        Self::with_first_pause(MIN_PAUSE)
     }
 
     /// Creates the back-off of a connection for which no caller waits, such as an additional
     /// connection for notifications. The pause after the first failure is 0.4 s.
     pub fn background() -> Self {
-        Self { last_attempt: None, pause: MIN_PAUSE, first_pause: MIN_PAUSE * 2, is_failing: false }
+        Self::with_first_pause(MIN_PAUSE * 2)
+    }
+
+    fn with_first_pause(first_pause: Duration) -> Self {
+        Self { last_attempt: None, pause: MIN_PAUSE, jitter: 0, first_pause, is_failing: false }
     }
 
     /// Returns the earliest time of the next attempt.
     pub fn next_attempt(&self) -> Instant {
-        self.last_attempt.map_or_else(Instant::now, |last| last + self.pause)
+        let pause = self.pause.mul_f64(1.0 + f64::from(self.jitter) / 1024.0);
+        self.last_attempt.map_or_else(Instant::now, |last| last + pause)
     }
 
     /// Waits until the next attempt is due. Returns at once if it is due already, without a timer,
@@ -73,20 +80,19 @@ impl Backoff {
 
     /// Records the start of an attempt.
     pub fn note_attempt(&mut self) {
-        let pause = if self.is_failing { (self.pause * 2).min(MAX_PAUSE) } else { self.first_pause };
-        self.pause = pause.mul_f64(1.0 + f64::from(jitter()) / 1024.0);
+        self.pause = if self.is_failing { (self.pause * 2).min(MAX_PAUSE) } else { self.first_pause };
+        self.jitter = random_byte();
         (self.last_attempt, self.is_failing) = (Some(Instant::now()), true);
     }
 
     /// Records that the server has replied to a request.
     pub fn note_reply(&mut self) {
-        (self.pause, self.is_failing) = (MIN_PAUSE, false);
+        (self.pause, self.jitter, self.is_failing) = (MIN_PAUSE, 0, false);
     }
 }
 
-/// Returns a number from 0 to 255 from the operating system's random source, which also supplies
-/// the ids of claims.
-fn jitter() -> u8 {
+/// Returns a byte of the operating system's random source, which also supplies the ids of claims.
+fn random_byte() -> u8 {
     crate::model::ClaimId::random().as_bytes()[0]
 }
 
@@ -135,5 +141,26 @@ mod tests {
         backoff.note_reply();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(backoff.next_attempt() <= Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_failure_in_a_row_doubles_the_pause_up_to_a_second() {
+        const MS: Duration = Duration::from_millis(1);
+        let foreground = (Backoff::foreground(), [200_u32, 400, 800, 1000, 1000]);
+        let background = (Backoff::background(), [400, 800, 1000, 1000, 1000]);
+        for (backoff, shortest) in [foreground, background] {
+            // The jitter is random.
+            for _ in 0..50 {
+                let mut backoff = backoff.clone();
+                for shortest in shortest {
+                    backoff.note_attempt();
+                    let pause = backoff.next_attempt() - Instant::now();
+                    let longest = (shortest * MS).mul_f64(1.25);
+                    let is_within = (shortest * MS..=longest).contains(&pause);
+                    assert!(is_within, "a pause of {pause:?} instead of {shortest} ms to {longest:?}");
+                    backoff.pause().await;
+                }
+            }
+        }
     }
 }

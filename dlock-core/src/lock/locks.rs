@@ -67,8 +67,9 @@ impl Locks {
     ///   [`MultiLock`](crate::MultiLock), and a [`RedLock`](crate::RedLock) of several clients,
     ///   still need a tokio runtime.
     /// - Dropping the last clone of the client, or its last guard, blocks until the store has
-    ///   confirmed the releases, for at most two seconds. No lock then stays taken at the end of
-    ///   `main`. Await [`close`](Self::close) first to avoid blocking the thread.
+    ///   confirmed the releases, for at most two seconds, or four if the driver blocks the client's
+    ///   thread. No lock then stays taken at the end of `main`. Await [`close`](Self::close) first to
+    ///   avoid blocking the thread.
     ///
     /// The costs are one thread for each client, and two wake-ups between threads for each call.
     ///

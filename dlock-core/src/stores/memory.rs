@@ -434,8 +434,10 @@ async fn connect(url: StoreUrl) -> Result<Store> {
 
 #[cfg(test)]
 mod tests {
+    use std::{env, io::Write as _, process::Command};
+
     use super::*;
-    use crate::lock::Locks;
+    use crate::lock::{Locks, Registry};
 
     #[tokio::test(start_paused = true)]
     async fn a_lock_whose_holder_fell_silent_is_not_listed() {
@@ -462,5 +464,51 @@ mod tests {
         let state = locks.inspect("x").await.expect("memory shows locks").expect("the lock is held");
         assert_eq!(state.holders[0].token, held.token());
         assert_eq!((state.queue.len(), state.queue[0].token), (1, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_claim_stays_in_memory_until_its_name_is_used_again() {
+        let store = MemoryBackend::new();
+        let ttl = Duration::from_secs(30);
+        let claims_after_use = async |name: &str| {
+            let name = LockName::new(name).expect("legal");
+            let request = Request::new(name, Kind::Mutex, ttl).wait(Wait::Never);
+            assert!(matches!(store.claim(request).attempt().await, Ok(Attempt::Granted(_))), "free");
+            store.queues.lock().by_name.values().map(Vec::len).sum::<usize>()
+        };
+        assert_eq!(claims_after_use("x").await, 1);
+        tokio::time::advance(ttl).await;
+        assert_eq!(claims_after_use("y").await, 2, "the expired claim of `x` is no longer in memory");
+        tokio::time::advance(ttl).await;
+        assert_eq!(claims_after_use("x").await, 2, "not the expired claim of `y` and the new one of `x`");
+    }
+
+    /// Environment variable of the processes that the next test starts.
+    const IS_CHILD: &str = "DLOCK_TEST_MEMORY_CHILD";
+
+    /// Runs in this process and in its children. A child ends while it holds the lock.
+    #[tokio::test]
+    async fn a_named_store_exists_in_one_process_and_its_tokens_grow_from_process_to_process() {
+        let locks = Registry::new().connect("memory:processes").await.expect("a legal URL");
+        let held = locks.mutex("x").try_lock().await.expect("memory replies").expect("a new store");
+        let mut last = held.token().expect("memory has tokens").get();
+        if env::var_os(IS_CHILD).is_some() {
+            // Not `println!`, whose output the harness keeps.
+            writeln!(std::io::stdout(), "token={last};").expect("the parent reads it");
+            return std::mem::forget(held);
+        }
+        let test = "stores::memory::tests::\
+                    a_named_store_exists_in_one_process_and_its_tokens_grow_from_process_to_process";
+        for _ in 0..2 {
+            let mut child = Command::new(env::current_exe().expect("this binary exists"));
+            let output = child.args([test, "--exact"]).env(IS_CHILD, "1").output().expect("it starts");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "the other process did not get the lock: {text}");
+            let token = text.split_once("token=").and_then(|(_, rest)| rest.split_once(';'));
+            let token: u64 = token.and_then(|(token, _)| token.parse().ok()).expect("the child ran the test");
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+        assert!(!held.is_lost(), "another process took the lock");
     }
 }

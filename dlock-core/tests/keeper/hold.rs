@@ -2,7 +2,11 @@
 
 use std::{future::poll_fn, task::Poll};
 
-use dlock_core::{LostReason, Owner, driver::Renewal};
+use dlock_core::{
+    LostReason, Owner,
+    driver::{Renewal, pretend_suspend},
+};
+use futures_util::poll;
 use tokio::time::{Instant, advance, sleep};
 
 use super::script::{
@@ -249,6 +253,37 @@ async fn the_first_check_after_the_deadline_reports_the_loss() {
     poll_fn(|context| Poll::Ready(passing.as_mut().poll(context).is_ready())).await;
     assert!(held.is_lost(), "the guard waits until its keeper detects the end");
     assert!(lost.is_lost(), "the guard detected the loss and did not set the signal");
+}
+
+/// The timers of tokio do not count the time of a suspend. The keeper compares the clocks before
+/// its next request.
+#[tokio::test(start_paused = true)]
+async fn after_a_suspend_the_signal_of_the_loss_is_late_until_the_next_request_of_the_keeper() {
+    let client = ScriptedStore::new().client();
+    let lock = || client.mutex("x").lock();
+    for (acquiring, latest) in
+        [(lock(), TTL / 3), (lock().renew_every(3 * S), 3 * S), (lock().lease(TTL), TTL)]
+    {
+        let held = acquiring.await.expect("granted");
+        let (signal, start) = (held.lost_signal(), Instant::now());
+        pretend_suspend(TTL);
+        signal.lost().await;
+        assert!(is_about(start.elapsed(), latest), "after {:?} instead of {latest:?}", start.elapsed());
+        assert_eq!(held.lost().await, LostReason::Expired);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_suspend_a_call_of_is_lost_wakes_all_callers_that_wait_for_the_loss() {
+    let held = ScriptedStore::new().hold().await;
+    let signal = held.lost_signal();
+    let mut waiting = Box::pin(async { tokio::join!(held.lost(), signal.lost()) });
+    assert!(poll!(&mut waiting).is_pending());
+    pretend_suspend(TTL);
+    let start = Instant::now();
+    assert!(held.is_lost(), "the deadline has passed during the suspend");
+    assert_eq!(waiting.await.0, LostReason::Expired);
+    assert!(start.elapsed().is_zero(), "the callers waited for {:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

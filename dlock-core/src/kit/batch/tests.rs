@@ -5,7 +5,10 @@ use futures_util::{
     future::{BoxFuture, join_all},
     poll,
 };
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{
+    future::pending,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -20,6 +23,8 @@ struct Echo {
     unanswered: Vec<u64>,
     /// Duration of a call for one number.
     single_call_time: Duration,
+    /// Whether a call for several numbers never ends.
+    shared_calls_hang: bool,
     is_down: bool,
 }
 
@@ -52,6 +57,9 @@ impl Batch for Echo {
 
     async fn send_many(&self, requests: &[Arc<u64>]) -> Result<Vec<Option<u64>>> {
         self.record(requests.len());
+        if self.shared_calls_hang {
+            pending::<()>().await;
+        }
         if self.is_down {
             return Err(STORE.unavailable("down"));
         }
@@ -201,6 +209,41 @@ async fn if_the_sender_of_a_chunk_is_suspended_the_others_send_in_time() {
     assert_eq!(batcher.calls(), [1, 1]);
     assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
     assert_eq!(sender.await.unwrap(), 1, "the sender gets no reply when it continues");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_waits_for_a_shared_call_that_hangs_for_a_quarter_of_its_ttl() {
+    let batcher = batcher(100, Echo { shared_calls_hang: true, ..Echo::default() });
+    let start = Instant::now();
+    // The caller with the least time left is the sender.
+    let sender = timeout(TTL * 2, batcher.submit_boxed(0, TTL / 2));
+    let caller = async |request, ttl| {
+        let reply = batcher.submit_boxed(request, ttl).await;
+        (reply.expect("sent alone"), start.elapsed())
+    };
+    let (sender, first, second) = tokio::join!(sender, caller(1, TTL), caller(2, TTL * 2));
+    assert!(sender.is_err(), "the sender has given its own call up");
+    for ((reply, elapsed), (request, ttl)) in [(first, (1, TTL)), (second, (2, TTL * 2))] {
+        assert_eq!(reply, request);
+        let longest = ttl / 4 + 2 * LEADER_TIMEOUT;
+        assert!((ttl / 4..=longest).contains(&elapsed), "{elapsed:?} with a ttl of {ttl:?}");
+    }
+    assert_eq!(batcher.calls(), [3, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_arrive_within_20_ms_share_a_call() {
+    let ms = Duration::from_millis;
+    for (span, calls) in [(ms(18), &[2][..]), (ms(23), &[1, 1][..])] {
+        let batcher = batcher(100, Echo::default());
+        let later = async {
+            sleep(span).await;
+            batcher.submit_boxed(1, TTL).await
+        };
+        let (first, second) = tokio::join!(batcher.submit_boxed(0, TTL), later);
+        assert_eq!(replies(vec![first, second]), [0, 1]);
+        assert_eq!(batcher.calls(), calls, "the callers arrived {span:?} apart");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,6 +40,7 @@ fn main() -> std::process::ExitCode {
         of_twenty_daily_jobs_one_runs_also_if_they_come_one_after_the_other,
         a_ticket_holds_until_another_process_gives_it_back_and_wakes_the_next_one,
         a_lock_of_redisson_is_listed_shown_and_broken,
+        a_fair_hold_is_shown_as_a_mutex_without_its_age_and_without_the_waiters_for_a_mutex,
         a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken,
         a_key_that_is_no_lock_is_refused_and_not_touched,
         a_server_that_is_not_there_is_69_and_its_password_is_not_shown,
@@ -48,6 +49,9 @@ fn main() -> std::process::ExitCode {
         a_run_without_a_limit_waits_for_a_store_that_restarts_but_not_for_ever,
         waiting_for_a_server_that_hangs_ends_with_the_time_of_wait,
         dlock_ends_with_a_command_that_has_lost_its_lock,
+        a_command_that_succeeded_without_a_mark_ends_with_the_error_of_the_store,
+        a_mark_that_an_unreachable_store_cannot_set_is_retried_until_the_lock_is_lost,
+        a_lock_that_an_unreachable_store_cannot_keep_is_retried_until_it_is_lost,
         a_member_of_a_redlock_that_is_down_delays_no_run,
         a_command_that_is_cut_off_ends_before_the_next_one_begins on 2 threads,
         two_leaders_never_run_while_leaders_are_killed_stopped_and_cut_off on 2 threads,
@@ -196,6 +200,32 @@ async fn a_lock_of_redisson_is_listed_shown_and_broken() {
     assert_eq!(redis.run("unlock", &["--force", "job/b"]).status, 1, "the lock is still held");
 }
 
+async fn a_fair_hold_is_shown_as_a_mutex_without_its_age_and_without_the_waiters_for_a_mutex() {
+    let Some(redis) = OnRedis::new().await else { return };
+    let text = "echo held; read _; true";
+    let holder = Started::of(&mut redis.dlock("run", &["--fair", "x", "--", "sh", "-c", text]));
+    let waiter = redis.dlock("run", &["x", "--", "true"]).spawn().unwrap();
+    until("dlock subscribes to the channel", || {
+        redis.command("PUBLISH redisson_lock__channel:{x} 9") == ":1"
+    });
+    let fair_waiter = redis.dlock("run", &["--fair", "x", "--", "true"]).spawn().unwrap();
+    until("a fair waiter is shown", || redis.state("x")["queue"] != serde_json::json!([]));
+    let state = redis.state("x");
+    assert_eq!(state["queue"].as_array().unwrap().len(), 1, "the waiter for a mutex is shown: {state}");
+    assert_eq!(state["queue"][0]["kind"], "fair", "{state}");
+    let listed: Value = serde_json::from_str(&redis.run("ls", &["--json"]).out).unwrap();
+    let listed = &listed["locks"][0];
+    assert_eq!(listed["queue"].as_array().unwrap().len(), 1, "the waiter for a mutex is listed: {listed}");
+    for hold in [&state["holders"][0], &listed["holders"][0]] {
+        assert_eq!(hold["kind"], "mutex", "{hold}");
+        assert_eq!(hold.get("since"), Some(&Value::Null), "{hold}");
+    }
+    assert_eq!(holder.let_go().status, 0);
+    for process in [waiter, fair_waiter] {
+        assert!(process.wait_with_output().unwrap().status.success());
+    }
+}
+
 async fn a_run_that_waits_for_redisson_is_woken_when_it_lets_go_and_when_it_is_broken() {
     let Some(redis) = OnRedis::new().await else { return };
     for name in ["released", "broken"] {
@@ -320,6 +350,51 @@ async fn dlock_ends_with_a_command_that_has_lost_its_lock() {
     server.resume().await.unwrap();
     assert_eq!(ended.status, 74, "{}", ended.err);
     assert!(!ended.err.contains("confirm the release"), "{}", ended.err);
+}
+
+async fn a_command_that_succeeded_without_a_mark_ends_with_the_error_of_the_store() {
+    let Some(on) = OnRedis::new().await else { return };
+    for (refuse, allow, status) in [
+        ("SET dlock-once:x:k:1 data", "DEL dlock-once:x:k:1", 64),
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", 69),
+    ] {
+        let text = "echo begun; read _; echo succeeded";
+        let run = Started::of(&mut on.dlock("run", &["--once", "k", "x", "--", "sh", "-c", text]));
+        on.command(refuse);
+        let ended = run.let_go();
+        assert_eq!((ended.status, &*ended.out), (status, "succeeded\n"), "{refuse}: {}", ended.err);
+        let message = "dlock: the command has succeeded, but `k` is not marked as done and may run again: ";
+        assert!(ended.err.starts_with(message), "{refuse}: {}", ended.err);
+        on.command(allow);
+    }
+    let again = on.run("run", &["--once", "k", "x", "--", "echo", "ran"]);
+    assert_eq!((again.status, &*again.out), (0, "ran\n"), "{}", again.err);
+}
+
+/// Asserts that a `run` whose command ends after the server was killed retries until its lock is
+/// lost. `args` come before the name.
+async fn retries_until_its_lock_is_lost(on: &OnRedis, args: &[&str]) {
+    const TTL: Duration = Duration::from_secs(6);
+    let text = "echo begun; read _; echo succeeded";
+    let args = [args, &["--ttl", "6s", "x", "--", "sh", "-c", text]].concat();
+    let began = Instant::now();
+    let run = Started::of(&mut on.dlock("run", &args));
+    on.running.servers()[0].kill().await.unwrap();
+    let ended = run.let_go();
+    assert_eq!((ended.status, &*ended.out), (74, "succeeded\n"), "{}", ended.err);
+    assert!(began.elapsed() >= TTL, "dlock has ended before the lock was lost: {}", ended.err);
+}
+
+async fn a_mark_that_an_unreachable_store_cannot_set_is_retried_until_the_lock_is_lost() {
+    let Some(on) = OnRedis::new().await else { return };
+    retries_until_its_lock_is_lost(&on, &["--once", "k"]).await;
+}
+
+async fn a_lock_that_an_unreachable_store_cannot_keep_is_retried_until_it_is_lost() {
+    let Some(on) = OnRedis::new().await else { return };
+    let file = on.place.path("t").display().to_string();
+    assert_eq!(on.run("acquire", &["--ticket-file", &file, "x"]).status, 0);
+    retries_until_its_lock_is_lost(&on, &["--ticket-file", &file, "--for", "1h"]).await;
 }
 
 async fn a_member_of_a_redlock_that_is_down_delays_no_run() {

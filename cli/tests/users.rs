@@ -6,7 +6,7 @@
 
 use std::{
     fs::{self, Permissions},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Output, Stdio},
@@ -41,7 +41,7 @@ fn trial(name: &str, case: fn()) -> Trial {
     })
 }
 
-const CASES: [(&str, fn()); 17] = [
+const CASES: [(&str, fn()); 18] = [
     ("as_the_first_process_it_reaps_what_it_inherits", as_the_first_process_it_reaps_what_it_inherits),
     ("one_file_names_the_store_of_all_users", one_file_names_the_store_of_all_users),
     ("a_group_shares_a_store_and_wakes_its_waiters", a_group_shares_a_store_and_wakes_its_waiters),
@@ -65,6 +65,10 @@ const CASES: [(&str, fn()); 17] = [
     ("a_file_that_is_mounted_alone_is_refused", a_file_that_is_mounted_alone_is_refused),
     ("a_full_disk_is_reported_until_there_is_space", a_full_disk_is_reported_until_there_is_space),
     ("a_command_that_may_not_be_stopped_is_reported", a_command_that_may_not_be_stopped_is_reported),
+    (
+        "a_command_that_changes_its_user_outlives_a_killed_dlock",
+        a_command_that_changes_its_user_outlives_a_killed_dlock,
+    ),
 ];
 
 /// Checks that this process has the rights that the cases need.
@@ -490,5 +494,30 @@ fn a_command_that_may_not_be_stopped_is_reported() {
         let killed = Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap();
         assert!(reported && killed.success(), "reported: {reported}; ran until now: {}", killed.success());
         assert_eq!(run.wait().unwrap().code(), Some(74));
+    }
+}
+
+/// A limit that the README documents. The kernel forgets that a process is to be killed with its
+/// parent when the process changes its user, and does not apply it to children of the process.
+fn a_command_that_changes_its_user_outlives_a_killed_dlock() {
+    let commons = Commons::new();
+    let store = commons.path("locks.db");
+    let reader = "echo begun; read _; echo lives";
+    for (command, outlives) in [
+        (format!("sh -c '{reader}'"), false),
+        (format!("sh -c '({reader}); true'"), true),
+        (format!("setpriv --reuid={ANNA} --clear-groups sh -c '{reader}'"), true),
+        (format!("setpriv --regid={ANNA} --clear-groups sh -c '{reader}'"), true),
+    ] {
+        let mut run = commons.shell(0, 0, &store, &format!("exec $DLOCK run x -- {command}"));
+        let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = run.stdin.take().unwrap();
+        let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("begun"), "{command}");
+        // The kernel kills the command before it reports the end of dlock.
+        run.kill().unwrap();
+        run.wait().unwrap();
+        writeln!(input).ok();
+        assert_eq!(lines.next().as_deref(), outlives.then_some("lives"), "{command}");
     }
 }

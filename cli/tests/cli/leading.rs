@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
@@ -126,6 +126,25 @@ fn the_server_answers_get_leader_only() {
     drop(silent);
     let in_use = place.run(["lead", "--serve", &serve, "x", "--", "true"]);
     assert_eq!(in_use.status, 78, "{}", in_use.err);
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().status, 143);
+}
+
+#[test]
+fn the_server_serves_64_connections_at_one_time_each_for_at_most_five_seconds() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let place = Place::new();
+    let address = free_address();
+    let run = lead(&place, &["--serve", &address.to_string(), "x"], "echo leads; exec sleep 1000");
+    let began = Instant::now();
+    let mut silent: Vec<_> = (0..63).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let requested_at = Instant::now();
+    assert!(get(address, "/leader").starts_with("HTTP/1.1 200 "));
+    assert!(requested_at.elapsed() < LIMIT, "63 silent clients have delayed a request");
+    silent.push(TcpStream::connect(address).unwrap());
+    assert!(get(address, "/leader").starts_with("HTTP/1.1 200 "));
+    assert!(began.elapsed() >= LIMIT, "64 silent clients have delayed no request");
+    assert!(began.elapsed() < LIMIT * 5, "silent clients are served for longer");
     run.signal(Signal::TERM);
     assert_eq!(run.end().status, 143);
 }

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::place::{Place, until};
+use crate::place::{Place, lives, until};
 
 /// Returns the marks of the store, each as its name and key.
 fn marks(place: &Place) -> Vec<(String, String)> {
@@ -64,6 +64,24 @@ fn a_command_whose_lock_was_taken_leaves_no_mark() {
     let ended = place.run(["run", "--once", "k", "x", "-c", "$DLOCK unlock --force x"]);
     assert_eq!(ended.status, 74, "{}", ended.err);
     assert_eq!(marks(&place), []);
+}
+
+#[test]
+fn a_command_runs_again_if_dlock_is_killed_before_the_mark() {
+    let place = Place::new();
+    let run = place.start(&["--once", "k", "x"], "echo $$; until [ -e end ]; do sleep 0.01; done");
+    let command = run.first.clone();
+    // A suspended dlock does not notice the end of the command.
+    run.signal(Signal::STOP);
+    let stat = format!("/proc/{}/stat", run.id());
+    until("dlock is suspended", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    std::fs::write(place.path("end"), "").unwrap();
+    until("the command has ended", || !lives(&command));
+    run.signal(Signal::KILL);
+    assert_eq!(run.end().status, -9);
+    until("the dead holder's lock is free", || place.run(["try", "x"]).status == 0);
+    let again = place.run(["run", "--once", "k", "x", "--", "echo", "ran"]);
+    assert_eq!((again.status, &*again.out, &*again.err), (0, "ran\n", ""));
 }
 
 #[test]

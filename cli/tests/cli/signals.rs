@@ -93,6 +93,19 @@ fn what_the_parent_ignores_is_ignored() {
     assert_eq!((ended.status, &*ended.out), (0, "end\n"), "HUP has ended dlock or the command");
 }
 
+/// systemd makes its services ignore PIPE.
+#[test]
+fn a_command_does_not_ignore_pipe_although_the_parent_of_dlock_does() {
+    let place = Place::new();
+    let text = r#"trap "" HUP PIPE; exec "$DLOCK" run x -- grep SigIgn /proc/self/status"#;
+    let ended = place.run_shell(text);
+    let mask = ended.out.strip_prefix("SigIgn:").expect("the command prints its mask").trim();
+    let mask = u64::from_str_radix(mask, 16).expect("hexadecimal digits");
+    let is_ignored = |signal: Signal| mask & (1 << (signal.as_raw() - 1)) != 0;
+    assert!(is_ignored(Signal::HUP), "the command ignores other signals than the parent of dlock: {mask:x}");
+    assert!(!is_ignored(Signal::PIPE), "the command ignores PIPE: {mask:x}");
+}
+
 #[test]
 fn the_command_ignores_and_blocks_no_signal_of_its_own() {
     let grep = ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"];

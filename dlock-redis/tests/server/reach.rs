@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         the_master_among_several_hosts_is_found_again_after_it_has_changed,
         certificates_are_read_again_for_each_connection,
         a_password_is_read_again_for_each_connection,
+        on_a_cluster_a_password_is_read_once,
         a_client_with_classic_messages_uses_no_shard_channels_of_a_cluster,
     }
 }
@@ -200,6 +201,38 @@ async fn a_password_is_read_again_for_each_connection() {
     bench.send("CLIENT KILL TYPE normal SKIPME yes").await;
     works(&locks).await;
     held.release().await.expect("the hold was renewed after the change");
+}
+
+async fn on_a_cluster_a_password_is_read_once() {
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let on_each_node = async |command: &str| {
+        for server in running.servers() {
+            query::<redis::Value>(server, command).await;
+        }
+    };
+    on_each_node("ACL SETUSER app on >first +@all ~* &*").await;
+    let folder = Folder::new();
+    let file = folder.0.join("password");
+    fs::write(&file, "first").expect("the disk has space");
+    let url = running.url().replacen("://", "://app@", 1);
+    let url = format!("{url}?timeout=1s&password_file={}", file.display());
+    let client = locks(&url).await;
+    // The first calls after the end of a connection may fail, whatever the password.
+    let connects_again = async || {
+        on_each_node("CLIENT KILL TYPE normal SKIPME yes").await;
+        for _ in 0..5 {
+            if let Ok(Some(held)) = client.mutex("foo").try_lock().await {
+                held.release().await.expect("the lock is held");
+                return true;
+            }
+        }
+        false
+    };
+    assert!(connects_again().await, "the client makes no further connections");
+    on_each_node("ACL SETUSER app resetpass >second").await;
+    fs::write(&file, "second").expect("the disk has space");
+    assert!(!connects_again().await, "the client has the new password");
+    works(&locks(&url).await).await;
 }
 
 async fn a_client_with_classic_messages_uses_no_shard_channels_of_a_cluster() {

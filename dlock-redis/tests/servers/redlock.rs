@@ -3,11 +3,11 @@
 
 use std::{io, time::Duration};
 
-use dlock_core::{Error, Guard, Locks, LostReason, Registry};
-use dlock_testbed::servers::{Data, Server};
+use dlock_core::{Error, Guard, LockOptions, Locks, LostReason, Registry};
+use dlock_testbed::servers::{Data, Server, redis::Flavour};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{connect, nodes::Nodes};
+use crate::common::{connect, nodes::Nodes, query, servers};
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         a_holder_whose_majority_is_killed_is_told_when_its_validity_ends,
         a_holder_whose_majority_is_frozen_is_told_when_its_validity_ends,
         servers_that_were_down_at_first_are_used_once_they_are_back,
+        a_server_that_was_unreachable_at_first_is_used_without_a_check,
         without_a_majority_there_is_no_connection,
         a_server_that_restarts_empty_at_once_admits_a_second_holder,
         a_server_that_restarts_empty_after_a_ttl_admits_no_second_holder,
@@ -147,6 +148,29 @@ async fn servers_that_were_down_at_first_are_used_once_they_are_back() {
     nodes.apply(3..5, Server::kill).await;
     sleep(SHORT * 3).await;
     assert!(!guard.is_lost(), "the guard is lost although three of five servers have the lock");
+    guard.release().await.expect("a majority has released the lock");
+}
+
+/// The third server is a node of a cluster, which is refused if it replies.
+async fn a_server_that_was_unreachable_at_first_is_used_without_a_check() {
+    let Some(nodes) = dlock_conformance::or_ignore(Nodes::new(2, "").await) else { return };
+    let Some(cluster) = servers(Flavour::Cluster).await else { return };
+    let unfit = &cluster.servers()[2];
+    let [first, second] = &nodes.servers()[..] else { panic!("two servers") };
+    let hosts = [first, second, unfit].map(|server| server.address().to_string());
+    let url = format!("redis+redlock://{}?{PARAMS}", hosts.join(","));
+    unfit.pause().await.unwrap();
+    let store = connect(&url).await.expect("two of three are a majority");
+    unfit.resume().await.unwrap();
+    let locks = Locks::new(store).with_defaults(LockOptions::new().ttl(SHORT * 3));
+    // The node has the slot of this name.
+    let guard = locks.mutex("{foo}").lock().await.expect("two of three are a majority");
+    let used = async {
+        while query::<u64>(unfit, "EXISTS {foo}").await == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), used).await.expect("the third server is not used");
     guard.release().await.expect("a majority has released the lock");
 }
 

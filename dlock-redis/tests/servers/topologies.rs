@@ -10,7 +10,10 @@ use dlock_testbed::servers::{
     redis::{Brand, Flavour, start},
 };
 use futures_util::future::join_all;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::common::{
     connect, error_text, query, raw, relay::Relay, replicated, servers, soon, unsubscribe_and_send,
@@ -36,6 +39,7 @@ pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
         one_node_of_a_cluster_is_refused_with_the_scheme_for_all,
         the_locks_of_a_cluster_that_reports_no_addresses_are_listed,
         on_a_cluster_labels_are_reported_whichever_node_has_them,
+        on_a_cluster_a_node_that_hangs_does_not_delay_calls_whose_labels_it_stores,
     }
 }
 
@@ -477,4 +481,29 @@ async fn on_a_cluster_labels_are_reported_whichever_node_has_them() {
     for ticket in tickets {
         client.release(&ticket).await.expect("the lock is held");
     }
+}
+
+async fn on_a_cluster_a_node_that_hangs_does_not_delay_calls_whose_labels_it_stores() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let Some(running) = servers(Flavour::Cluster).await else { return };
+    let url = format!("{}?timeout={}s", running.url(), TIMEOUT.as_secs());
+    let locks = Locks::new(connect(&url).await.expect("the servers are running"))
+        .with_defaults(LockOptions::new().ttl(TIMEOUT * 10));
+    for server in running.servers() {
+        // Otherwise the other nodes would declare the whole cluster down.
+        query::<()>(server, "CONFIG SET cluster-node-timeout 60000").await;
+    }
+    let [_, _, hung] = running.servers() else { panic!("three nodes") };
+    hung.pause().await.unwrap();
+    // The slot of `{bar}` is on the first node. The labels are on all nodes.
+    let calls = (0..20).map(|number| {
+        let who = Who::new(format!("client {number}")).expect("legal");
+        locks.clone().with_who(who).mutex(format!("{{bar}}{number}")).try_lock().into_future()
+    });
+    let began_at = Instant::now();
+    let held = join_all(calls).await;
+    let elapsed = began_at.elapsed();
+    hung.resume().await.unwrap();
+    assert!(held.iter().all(|held| matches!(held, Ok(Some(_)))), "{held:?}");
+    assert!(elapsed < TIMEOUT / 6, "the calls took {elapsed:?}");
 }

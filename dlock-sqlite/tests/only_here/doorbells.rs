@@ -1,6 +1,7 @@
 //! Tests of doorbells, which wake waiters and show which clients are dead.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -10,11 +11,14 @@ use std::{
 use tokio::time::{Instant, timeout};
 
 use dlock_core::{
-    Wait,
+    LockOptions, Wait,
     driver::{Attempt, Backend},
 };
 
 use super::{Place, SOON, connect, request};
+
+/// Ttl of a hold whose end a test waits for.
+const SHORT_TTL: Duration = Duration::from_secs(3);
 
 /// A process that holds lock `x` until it is killed. It has started a child process that outlives
 /// it.
@@ -25,19 +29,24 @@ pub(crate) struct Holder {
 
 impl Holder {
     pub(crate) fn of(place: &Place) -> Self {
-        Self::with(place, "")
+        Self::with(place, &[])
     }
 
     /// Starts a process that holds one of two permits.
     fn of_a_permit(place: &Place) -> Self {
-        Self::with(place, "2")
+        Self::with(place, &[("DLOCK_TEST_LIMIT", "2")])
     }
 
-    fn with(place: &Place, limit: &str) -> Self {
+    /// Starts a process that holds the lock with a ttl of [`SHORT_TTL`].
+    fn of_a_short_ttl(place: &Place) -> Self {
+        Self::with(place, &[("DLOCK_TEST_TTL", &SHORT_TTL.as_secs().to_string())])
+    }
+
+    fn with(place: &Place, variables: &[(&str, &str)]) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture", "doorbells::the_holder_process"])
             .env("DLOCK_TEST_HOLDS", place.url())
-            .env("DLOCK_TEST_LIMIT", limit)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -65,9 +74,11 @@ impl Drop for Holder {
 #[tokio::test]
 async fn the_holder_process() {
     let Ok(url) = std::env::var("DLOCK_TEST_HOLDS") else { return };
-    let client = connect(&url).await.unwrap();
-    let limit = std::env::var("DLOCK_TEST_LIMIT").ok().and_then(|limit| limit.parse().ok());
-    let guard = match limit {
+    let number = |variable| std::env::var(variable).ok().map(|number| number.parse().unwrap());
+    let ttl = number("DLOCK_TEST_TTL").map(|seconds| Duration::from_secs(u64::from(seconds)));
+    let options = ttl.into_iter().fold(LockOptions::new(), LockOptions::ttl);
+    let client = connect(&url).await.unwrap().with_defaults(options);
+    let guard = match number("DLOCK_TEST_LIMIT") {
         Some(limit) => client.semaphore("x", limit).acquire().await.unwrap(),
         None => client.mutex("x").lock().await.unwrap(),
     };
@@ -127,6 +138,45 @@ async fn a_try_gets_a_killed_holders_lock_at_once() {
     holder.kill();
     assert_eq!(client.inspect("x").await.unwrap(), None, "a dead holder is reported");
     assert!(client.mutex("x").try_lock().await.unwrap().is_some(), "not granted although the holder is dead");
+}
+
+/// Kills a holder with a short ttl, and asserts that a waiter gets its lock when the ttl has ended.
+/// `began_at` is a time before the grant.
+async fn is_free_after_its_ttl(place: &Place, mut holder: Holder, began_at: Instant) {
+    let client = place.client().await;
+    let mutex = client.mutex("x");
+    let mut waiter = Box::pin(mutex.lock().into_future());
+    assert!(
+        timeout(Duration::from_millis(100), &mut waiter).await.is_err(),
+        "granted while the holder lives"
+    );
+    holder.kill();
+    let guard = timeout(SOON, waiter).await.expect("not granted after the ttl").unwrap();
+    assert!(began_at.elapsed() >= SHORT_TTL, "granted before the ttl has ended");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_its_doorbell_the_lock_of_a_killed_holder_ends_with_its_ttl() {
+    let place = Place::new();
+    let began_at = Instant::now();
+    let holder = Holder::of_a_short_ttl(&place);
+    for bell in place.bells() {
+        std::fs::remove_file(bell).unwrap();
+    }
+    is_free_after_its_ttl(&place, holder, began_at).await;
+}
+
+/// A forked child has the handles of its parent until it executes another program.
+#[tokio::test]
+async fn while_its_doorbell_is_open_elsewhere_the_lock_of_a_killed_holder_ends_with_its_ttl() {
+    let place = Place::new();
+    let began_at = Instant::now();
+    let holder = Holder::of_a_short_ttl(&place);
+    let open = |bell| File::options().read(true).write(true).open(bell).unwrap();
+    let handles: Vec<_> = place.bells().into_iter().map(open).collect();
+    is_free_after_its_ttl(&place, holder, began_at).await;
+    assert_eq!(handles.len(), 1, "there are other doorbells than that of the holder");
 }
 
 #[tokio::test]
